@@ -1,4 +1,4 @@
-"""Agents whose skills produce each outcome, chosen by the first word of a message."""
+"""Agents with a skill for each outcome; the first word of a message chooses the skill."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from parley.model.errors import (
 STRICT = "urn:example:strict:v1"
 
 gates: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
-"""What ``hold`` waits for, by the id of its task."""
+"""The event that ``hold`` waits for, by task id."""
 
 contract = Agent(
     "Contract agent",
@@ -158,7 +158,7 @@ async def break_(turn: Turn) -> str:
 
 @contract.extended_card
 def more(caller: Caller) -> dict[str, Any] | None:
-    """Show a secret skill to those who are known, but not to Eve."""
+    """Add a secret skill to the extended card of every authenticated caller except Eve."""
     if caller.id == "eve":
         return None
     secret = AgentSkill(id="secret", name="Secret", description="Hidden.", tags=("secret",))
@@ -166,7 +166,7 @@ def more(caller: Caller) -> dict[str, Any] | None:
 
 
 def release(task: Task) -> None:
-    """Let a task that holds go on."""
+    """Let the ``hold`` skill of a task finish."""
     gates[task.id].set()
 
 
@@ -225,7 +225,7 @@ NAMES = (b"x-user", b"x-client", b"x-issuer")
 
 
 def who(scope: Any) -> Caller:
-    """Tell callers apart by headers; some are not let in, and "?" stands behind unproven names."""
+    """Identify callers by headers; reject some; a name that ends with "?" is not authenticated."""
     given = {name: unquote(value.decode()) for name, value in scope["headers"] if name in NAMES}
     user = given.get(b"x-user", "")
     if not user:

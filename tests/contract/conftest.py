@@ -1,7 +1,7 @@
-"""Servers for each store, and a client for each binding and version that they speak.
+"""Servers for each store, and a client for each binding and version.
 
-Every test runs over all of them: what an operation means does not depend on how it is asked for,
-nor, where several replicas share a store, on which of them is asked.
+Every test runs over all of them: an operation means the same in every binding, and on every replica
+of a shared store.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from tests.contract.agents import contract, plain, strict, who
 from tests.kit.servers import WAYS, grpc_of, under_uvicorn
 
 STORES = ("memory", "mounted", "sqlite", "postgres", "postgres+redis")
-"""Stores; ``mounted`` is one in memory under another ASGI server (uvicorn), the rest is served by
-Parley's own connections."""
+"""The stores. ``mounted`` is a memory store under uvicorn, another ASGI server; Parley's own
+connections serve all other stores."""
 REPLICAS = {"postgres": 2, "postgres+redis": 3}
 SPEECHES = [*WAYS, ("JSONRPC", "1.0", "in-process"), ("ENVELOPE", "1.0")]
 
@@ -37,7 +37,7 @@ NO_REPEATS = Retry(calls=0, streams=0)
 
 
 class Speech(NamedTuple):
-    """How a client speaks: its binding, the version of the protocol, and what carries it."""
+    """A client's binding, protocol version and carrier."""
 
     binding: str
     version: str
@@ -45,21 +45,21 @@ class Speech(NamedTuple):
 
     @property
     def way(self) -> tuple[str, str]:
-        """The binding and the version, whatever carries them."""
+        """The binding and the version, without the carrier."""
         return self.binding, self.version
 
     @property
     def is_old(self) -> bool:
-        """Whether there are things that this version cannot say."""
+        """Whether this version lacks some features of 1.0."""
         return self.version == "0.3"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Ask every question in every way over the first store, and in a few ways over the others.
+    """Run each test in all ways over the first store, and in a few ways over the other stores.
 
-    Which ways those are changes from question to question, so all ways meet all stores. The
-    envelope protocol, another way to the same, is spoken over the first store alone. With
-    ``PARLEY_CONTRACT=all`` every question is asked in every way over every store.
+    These few ways differ from test to test, so every way meets every store. The envelope protocol,
+    a further way to the same operations, runs over the first store only. With
+    ``PARLEY_CONTRACT=all``, each test runs in every way over every store.
     """
     everything = os.environ.get("PARLEY_CONTRACT") == "all"
     kept, dropped = [], []
@@ -79,9 +79,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def ways_over(question: str, store: int) -> list[tuple[str, ...]]:
-    """Return the ways in which a question is asked over a store: one of each version.
+    """Return the ways in which a test runs over a store: one way per version.
 
-    A question that cannot be asked in one of them is asked in the other.
+    A test that one version does not support still runs in the other version.
     """
     turn = crc32(question.encode()) + store
     new, old = [way for way in WAYS if way[1] == "1.0"], [way for way in WAYS if way[1] == "0.3"]
@@ -89,9 +89,8 @@ def ways_over(question: str, store: int) -> list[tuple[str, ...]]:
 
 
 class Server(NamedTuple):
-    """Where the replicas of each agent are, which have addresses of their own: gRPC of 0.3 cannot
-    name one of many agents.
-    """
+    """The addresses of each agent's replicas. Agents share no address, because gRPC of 0.3 cannot
+    name an agent."""
 
     contract: Sequence[str]
     plain: Sequence[str]
@@ -99,7 +98,7 @@ class Server(NamedTuple):
 
 
 class Anyone:
-    """A client that is several, one for each replica: whatever is done, any of them does."""
+    """A client for all replicas: each call goes to a random replica."""
 
     def __init__(self, clients: Sequence[RemoteAgent]) -> None:
         self._clients = clients
@@ -110,7 +109,7 @@ class Anyone:
 
 
 SITES: dict[str, Site] = {}
-"""The apps by the addresses where they are served."""
+"""The apps by address."""
 
 Serve = Callable[..., Awaitable[list[str]]]
 
@@ -125,8 +124,8 @@ Serve = Callable[..., Awaitable[list[str]]]
 async def serve(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Serve]:
-    """Serves what makes an app, given a store, with all bindings; says where the replicas are."""
-    # All clients have one address, and many tests fail on purpose.
+    """A function that serves an app on a store with all bindings, and returns replica addresses."""
+    # All clients share one address, and many tests fail to authenticate on purpose.
     settings = Settings(auth_failures_per_minute=0)
     options: dict[str, Any] = {"caller": who, "drain": 0.0, "settings": settings}
     if request.param == "postgres+redis":
@@ -161,7 +160,6 @@ async def mounted(app: App, *, grpc: GrpcOptions) -> AsyncIterator[str]:
 
 @pytest.fixture(scope="session")
 async def server(serve: Serve) -> Server:
-    """Servers of the agents."""
     return Server(
         *[await serve(partial(parley.asgi, agent)) for agent in (contract, plain, strict)]
     )
@@ -169,20 +167,20 @@ async def server(serve: Serve) -> Server:
 
 @pytest.fixture(scope="session", params=SPEECHES, ids="-".join)
 def speech(request: pytest.FixtureRequest) -> Speech:
-    """How the client of a test speaks."""
+    """The client's way: its binding, version and carrier."""
     return Speech(*request.param)
 
 
 @pytest.fixture(scope="session")
 async def remote(server: Server, speech: Speech) -> AsyncIterator[RemoteAgent]:
-    """The contract agent, as a client sees it."""
+    """The contract agent's client."""
     async with reach(server.contract, speech) as agent:
         yield agent
 
 
 @pytest.fixture(scope="session")
 async def stranger(server: Server, speech: Speech) -> AsyncIterator[RemoteAgent]:
-    """The same agent, as another caller sees it."""
+    """A client of the same agent, as another caller."""
     async with reach(server.contract, speech, headers={"x-user": "eve"}) as agent:
         yield agent
 
@@ -191,7 +189,7 @@ async def stranger(server: Server, speech: Speech) -> AsyncIterator[RemoteAgent]
 async def reach(
     urls: Sequence[str], speech: Speech, *, path: str = "", **options: Any
 ) -> AsyncIterator[RemoteAgent]:
-    """Connect to all replicas of an agent; whatever is then asked, any of them is asked."""
+    """Connect to all replicas of an agent; each call goes to a random replica."""
     async with AsyncExitStack() as stack:
         clients = []
         for url in urls:
@@ -202,7 +200,7 @@ async def reach(
 
 
 def connect(url: str, speech: Speech, **options: Any) -> Any:
-    """Return a connection that speaks in one way, as one caller, and repeats nothing."""
+    """Return a connection in one way, as one caller, without retries."""
     given = {"headers": {"x-user": "ada"}, "retries": NO_REPEATS, "idempotent": False}
     if speech.carrier == "in-process":
         given["http"] = InProcessTransport(SITES)
@@ -212,7 +210,7 @@ def connect(url: str, speech: Speech, **options: Any) -> Any:
 
 
 async def past_the_card(remote: RemoteAgent, name: str, request: Any) -> Any:
-    """Do an operation that the client would not ask for, having read the card."""
+    """Call an operation that the client itself would reject after it reads the card."""
     operation, interfaces = BY_NAME[name], remote._interfaces
     if not operation.streaming:
         return await interfaces.call(operation, request, remote.context)

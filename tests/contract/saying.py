@@ -1,4 +1,4 @@
-"""Values to send, and what of them each version can say."""
+"""Values to send, and the parts of them that each version can carry."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PARTS = (
 
 
 def as_told(speech: Speech, value: T) -> T:
-    """Return a value as it arrives: 0.3 has no name and no media type for text and data."""
+    """Return a value as it arrives: 0.3 carries no name and no media type for text and data."""
     return _without(value) if speech.is_old else value
 
 

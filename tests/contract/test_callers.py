@@ -1,4 +1,4 @@
-"""Callers, tenants and traces: each sees what is theirs, over every binding and store."""
+"""Callers, tenants and traces: callers see only their own data, over every binding and store."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def addresses(serve: Serve) -> Sequence[str]:
 
 @pytest.fixture
 async def bobs(addresses: Sequence[str], speech: Speech) -> AsyncIterator[list[Any]]:
-    """The agent as each of them sees it."""
+    """A client of the agent for each Bob."""
     async with AsyncExitStack() as stack:
         yield [
             await stack.enter_async_context(
@@ -103,7 +103,7 @@ async def test_nobody_reaches_the_task_of_a_namesake(bobs: list[Any], speech: Sp
 
 
 async def test_each_is_known_by_name_and_has_a_conversation_of_their_own(bobs: list[Any]) -> None:
-    """In a context of the same id. The claims are those that are kept, in every turn."""
+    """All Bobs use the same context id. Every turn gets the claims that the store keeps."""
     context = secrets.token_hex(8)
     tasks = [await bob.send(secret(n, context_id=context)) for n, bob in enumerate(bobs)]
     for n, (bob, task, headers) in enumerate(zip(bobs, tasks, BOBS.values(), strict=True)):
@@ -111,7 +111,7 @@ async def test_each_is_known_by_name_and_has_a_conversation_of_their_own(bobs: l
         user, issuer = headers["x-user"], headers.get("x-issuer", "")
         claims = [("email", f"{user}@{issuer}")]
         known = ["bob", issuer, str(not user.endswith("?")), str(claims)]
-        # What was remembered is remembered again, as the function runs from the top.
+        # The function runs again from the top, so it remembers its text a second time.
         said = f"secret{n};"
         assert done.text.split("|") == [*known, f"secret{n}", said * 2]
 
@@ -125,7 +125,7 @@ async def test_a_message_is_a_repeat_only_of_their_own(bobs: list[Any]) -> None:
 
 
 async def test_the_longest_names_are_kept(addresses: Sequence[str], speech: Speech) -> None:
-    """Of caller, issuer, context and message; random, so that they cannot be made shorter."""
+    """Caller, issuer, context and message have random names, so that no store can compress them."""
 
     def name() -> str:
         return secrets.token_hex(LONGEST_ID // 2)
@@ -142,7 +142,7 @@ async def test_the_longest_names_are_kept(addresses: Sequence[str], speech: Spee
 async def test_a_name_with_a_separator_in_it_is_not_let_in(
     bobs: list[Any], addresses: Sequence[str], speech: Speech
 ) -> None:
-    """Else "https://one.example" + U+001F + "bob" would be the bob of that issuer."""
+    """Otherwise the name "https://one.example" + U+001F + "bob" would equal that issuer's bob."""
     task = await bobs[0].send(secret(0))
     for headers in (
         {"x-user": "https://one.example%1Fbob"},
@@ -154,19 +154,19 @@ async def test_a_name_with_a_separator_in_it_is_not_let_in(
             assert type(caught) is UnauthenticatedError
 
 
-# -- tenants, reached in every way that can name one -----------------------------------------------
+# -- tenants, in every way that can name a tenant --------------------------------------------------
 
 
 @pytest.fixture(scope="session")
 async def shared(serve: Serve) -> Sequence[str]:
-    """The addresses that several tenants share, one for each replica."""
+    """The addresses of the tenants' server, one per replica."""
     tenants = {"acme": contract, "globex": contract, "initech": plain}
     return await serve(partial(parley.asgi, tenants=tenants))
 
 
 @pytest.fixture
 async def cannot(shared: Sequence[str], speech: Speech) -> bool:
-    """Whether this way has no means to name a tenant: neither a field nor a path."""
+    """Whether this way cannot name a tenant: it has neither a field nor a path."""
     if speech.way != ("GRPC", "0.3"):
         return False
     with pytest.raises(NoCommonVersion):
@@ -222,7 +222,7 @@ async def test_the_extended_card_keeps_its_reader_with_the_tenant(shared, speech
                 assert each.tenant == "globex" or address.endswith("/globex")
 
 
-# -- A turn belongs to its message's trace: over every binding and version, and on every store -----
+# -- a turn belongs to its message's trace, over every binding, version and store ------------------
 
 
 FIRST = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -251,7 +251,7 @@ async def traces(serve: Serve) -> Any:
 
 
 async def send(traces: Any, speech: Speech, text: str, *trace: str, **options: Any) -> Any:
-    """Send as a client does whose context has a trace, to any of the replicas."""
+    """Send a message with a trace to any of the replicas."""
     parent, state = trace
     async with reach([random.choice(traces)], speech) as remote:
         remote.context = msgspec.structs.replace(

@@ -1,4 +1,4 @@
-"""Signed cards, the public and the extended one, as clients that require it verify them."""
+"""Signed cards, public and extended, with clients that require and verify signatures."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class SignedServer(NamedTuple):
     site: Site
 
     def sign_with(self, *kids: str) -> None:
-        """Change the key file, which the server reads again."""
+        """Rewrite the key file, which the server reads again."""
         key_file(self.keys, *(private_jwk("ES256", kid=kid) for kid in kids))
 
     @property
@@ -109,7 +109,7 @@ async def test_pinned_keys_decide_about_both(signed: SignedServer, speech: Speec
 async def test_an_extended_card_of_another_signer_is_refused(
     signed: SignedServer, speech: Speech
 ) -> None:
-    """The public card is signed by the old key that is pinned, the extended one by a new one."""
+    """The pinned old key signs the public card; a new key signs the extended card."""
     async with await connect(signed, speech, trust=CardTrust(keys=signed.published)) as agent:
         signed.sign_with("evil")
         before = agent.card
@@ -119,7 +119,7 @@ async def test_an_extended_card_of_another_signer_is_refused(
 
 
 async def test_an_unsigned_extended_card_is_refused(speech: Speech, tmp_path: Path) -> None:
-    """A signed card that came by another way, and a server that signs nothing."""
+    """The client loads a signed card from a file, and the server signs nothing."""
     port = free_port()
     url = f"http://127.0.0.1:{port}/"
     keys = key_file(tmp_path / "keys.json", private_jwk("ES256", kid="first"))

@@ -1,4 +1,4 @@
-"""Cards: the one that all see, and those that depend on who asks."""
+"""Cards: the public card, and cards that depend on the caller."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def test_the_extended_card_is_told_in_every_way(remote, speech):
     assert card.name == "Contract agent"
     assert card.description == "Does what it is told, for ada."
     assert {skill.id for skill in card.skills} >= {"say", "work", "secret"}
-    # A card of 0.3 names the interfaces of that version alone.
+    # A card of 0.3 names only the interfaces of 0.3.
     offered = [(i.protocol_binding, i.protocol_version[:3]) for i in card.supported_interfaces]
     assert offered == (OF_0_3 if speech.is_old else OFFERED)
 
@@ -56,17 +56,16 @@ async def test_an_agent_without_an_extended_card_says_so(server, speech):
     async with reach(server.plain, speech) as plain:
         with pytest.raises(UnsupportedOperationError):
             await plain.extended_card()
-        # And so does the agent itself, to a client that asks though the card says no.
+        # The agent also rejects the request of a client that ignores the card.
         with pytest.raises(UnsupportedOperationError):
             await past_the_card(plain, "GetExtendedAgentCard", GetExtendedAgentCardRequest())
 
 
-# -- selective disclosure: what a card shows depends on who asks, over every binding and
-# -- version ---------------------------------------------------------------------------------------
+# -- selective disclosure: cards depend on the caller, over every binding and version --------------
 
 
 def judge(text: str) -> Caller:
-    """A token is a name and the scopes that it has."""
+    """Read a token: a name and its scopes."""
     name, _, scopes = text.partition(":")
     return Caller(id=name, scopes=frozenset(filter(None, scopes.split(","))))
 
@@ -117,7 +116,8 @@ async def bearing(
 ) -> AsyncIterator[RemoteAgent]:
     headers = {"authorization": f"Bearer {bearer}"} if bearer else {}
     if speech.binding == "GRPC" or speech.way == ("HTTP+JSON", "0.3"):
-        # The public card leaves these out: who knows them by another's card may call them.
+        # The public card omits these interfaces; callers who know them from another card may use
+        # them.
         known = {"authorization": "Bearer ada"}
         async with reach(addresses, Speech("JSONRPC", "1.0"), headers=known) as remote:
             skills = remote.card.skills

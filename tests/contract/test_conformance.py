@@ -1,6 +1,6 @@
-"""The requirements of ``parley conformance server``, over every store in every way.
+"""The requirements of ``parley conformance server``, over every store and in every way.
 
-Requests over HTTP go to any of a store's replicas, by chance.
+Each HTTP request goes to a random replica of the store.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ TRIED = {
 }
 
 ONE_CARD = ("CARD-7", "CARD-12")
-"""Compare two readings of the card. Each replica here names a gRPC port of its own on its card."""
+"""Requirements that compare two readings of the card. Here each replica's card names its own gRPC
+port."""
 
 
 @pytest.mark.slow
 async def test_every_requirement_is_met_over_every_store_in_every_way(serve: Serve) -> None:
-    """Three agents show all that the requirements are about."""
+    """Together, three agents cover all requirements."""
     passed: set[tuple[str, str]] = set()
     for of, agents in AGENTS.items():
         replicas = await serve(partial(parley.asgi, **agents), caller=None)
@@ -44,7 +45,7 @@ async def test_every_requirement_is_met_over_every_store_in_every_way(serve: Ser
             report = await run_server(url, texts=TEXTS, skip=skipped)
             async with parley.connect(url, extensions=["urn:example:strict:v1"]) as remote:
                 left = [task async for task in remote.tasks() if not task.state.is_terminal]
-        assert left == []  # what the checks began is over
+        assert left == []  # the checks leave no open task
         others = [v for v in report.verdicts if v.outcome in ("failed", "noted")]
         assert [f"{v.where} {v.requirement.id}: {v.reason}" for v in others] == []
         assert report.conforms

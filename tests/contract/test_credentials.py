@@ -1,4 +1,4 @@
-"""Credentials: several in a request, certificates, their end, and what each operation needs."""
+"""Credentials: several per request, certificates, expiry, and the scopes of each operation."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ async def test_an_application_beside_a_person_is_its_client_and_gives_it_no_scop
         assert "the scope pay" in error.message
 
 
-# -- no stream outlives the credentials that opened it, over any binding ---------------------------
+# -- streams end when their credentials expire, over every binding ---------------------------------
 
 
 VALID: set[str] = set()
@@ -167,8 +167,7 @@ async def test_a_stream_ends_when_its_credentials_do(
         assert events[-1].status.state.name == "COMPLETED"
 
 
-# -- mutual TLS: callers are who their certificates name, over every binding and in every
-# -- version ---------------------------------------------------------------------------------------
+# -- mutual TLS: the certificate names the caller, over every binding and version ------------------
 
 
 AUTHORITY = Authority()
@@ -241,8 +240,7 @@ async def test_a_certificate_that_is_not_pinned_lets_nobody_in(
         assert type(error) is UnauthenticatedError
 
 
-# -- each operation, methods of extensions too, needs what is declared for it, over every
-# -- binding ---------------------------------------------------------------------------------------
+# -- each operation and extension method requires its declared scopes, over every binding ----------
 
 
 REQUESTS: dict[str, Any] = {
@@ -266,7 +264,7 @@ NAMES = [*REQUESTS, SEARCH.operation.name]
 
 
 def judge(text: str) -> Caller:
-    """A token is the scopes that it has, separated by commas."""
+    """Read a token: its scopes, separated by commas."""
     return Caller(id="ada", scopes=frozenset(text.split(",")))
 
 
@@ -300,7 +298,7 @@ async def bearing(
 
 
 async def answer(remote: RemoteAgent, name: str, request: Any) -> Any:
-    """Return the answer of an operation, or the error that it is answered with."""
+    """Return the response of an operation, or its error."""
     try:
         return await past_the_card(remote, name, request)
     except A2AError as error:
@@ -331,7 +329,7 @@ async def test_the_method_of_an_extension_does_too(
     security_addresses: Sequence[str], speech: Speech
 ) -> None:
     if speech.is_old or speech.binding == "GRPC":
-        return  # they have no methods of extensions
+        return  # 0.3 has no extension methods
     others = [f"may-{name}" for name in REQUESTS]
     async with bearing(security_addresses, speech, "none-of-these", *others) as remote:
         with pytest.raises(PermissionDeniedError, match="may-tasks/search"):

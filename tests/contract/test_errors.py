@@ -1,4 +1,4 @@
-"""Every error of the protocol, as itself, however it travels."""
+"""Every error of the protocol keeps its type over every binding."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def accepting(*modes, **request):
 
 
 async def refused(remote, name, request):
-    """Return the error that an operation is answered with, past the client's look at the card."""
+    """Return the error of an operation that skips the client's check of the card."""
     with pytest.raises(A2AError) as caught:
         await past_the_card(remote, name, request)
     return caught.value

@@ -1,4 +1,4 @@
-"""How much callers may take, over every binding, in every version, on one replica or several."""
+"""Rate limits of callers, over every binding and version, on one replica or several."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def identified(scope: object) -> Caller:
 
 @pytest.fixture(scope="session")
 async def addresses(serve: Serve) -> Sequence[str]:
-    """Replicas that know of each other: where they share a database alone, each has its part."""
+    """Replicas that know each other. With only a shared database, each has a share of the limit."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(counters, "SHARE_SECONDS", 0.05)
         found = await serve(partial(parley.asgi, limited), caller=identified)
@@ -90,7 +90,7 @@ async def addresses(serve: Serve) -> Sequence[str]:
 
 
 async def have_parts(addresses: Sequence[str]) -> bool:
-    """Return whether each replica counts the half of the rate for a new caller."""
+    """Return whether each replica counts half of the rate for a new caller."""
     headers = {"x-user": uuid4().hex}
     answers = [await post(each, call("SendMessage"), headers) for each in addresses]
     return all(f";r={AMOUNT // 2 - 1};" in each.headers["ratelimit"] for each in answers)
@@ -100,7 +100,7 @@ async def have_parts(addresses: Sequence[str]) -> bool:
 async def one(
     addresses: Sequence[str], speech: Speech, name: str = "user"
 ) -> AsyncIterator[RemoteAgent]:
-    """Connect as a caller whom nobody has seen before."""
+    """Connect as a new caller."""
     headers = {"x-user": f"{name}-{uuid4().hex}"}
     async with reach(addresses, speech, headers=headers) as remote:
         yield remote
@@ -149,7 +149,7 @@ async def test_a_skill_has_limits_of_its_own(addresses: Sequence[str], speech: S
     async with one(addresses, speech, "ops") as remote:
         refused = await refusals(remote, 4, metadata={"skill": "rare"})
         assert {error.metadata["limit"] for error in refused} == {"2/hour per caller"}
-        assert len(refused) in (2, 3)  # where replicas have parts, one may have been asked alone
+        assert len(refused) in (2, 3)  # with shares, one replica may have received all requests
         assert await refusals(remote, 2) == []
 
 
@@ -234,7 +234,7 @@ async def test_http_responses_say_what_remains(addresses: Sequence[str]) -> None
     first, last = answers[0], answers[-1]
     assert (first.status, last.status) == (200, 429)
     assert first.headers["ratelimit-policy"] == f'"caller-hour";q={AMOUNT};w=3600'
-    # Replicas have parts where they share a database alone, and none where they share Redis.
+    # Replicas split a limit when they share only a database; with Redis they count together.
     part = AMOUNT // 2 if len(addresses) == REPLICAS["postgres"] else AMOUNT
     assert first.headers["ratelimit"].startswith(f'"caller-hour";r={part - 1};')
     assert last.headers["ratelimit"].startswith('"caller-hour";r=0;t=')

@@ -1,4 +1,4 @@
-"""What comes of a message: one answer, and every shape of a stream."""
+"""Replies to a message: one response, and every form of a stream."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ async def test_messages_of_one_context_are_tasks_side_by_side(remote, speech):
     second = await remote.send("work two", context_id=first.context_id, references=[first])
     assert second.context_id == first.context_id
     assert second.id != first.id
-    # The proto of 0.3 has no references, and its HTTP+JSON is the JSON of its proto.
+    # The proto of 0.3 has no references, and its HTTP+JSON is the JSON of this proto.
     lost = speech.is_old and speech.binding != "JSONRPC"
     assert second.history[0].reference_task_ids == (() if lost else (first.id,))
 
@@ -115,7 +115,7 @@ async def test_metadata_of_messages_is_kept(remote):
     assert task.history[0].message_id == "m-1"
 
 
-# -- every shape of a stream: what comes, in which order, and when it ends -------------------------
+# -- every form of a stream: its events, their order, and its end ----------------------------------
 
 
 BOUND = 10.0

@@ -1,4 +1,4 @@
-"""Push notification configurations, created, read, listed and deleted."""
+"""Push notification configurations: create, get, list, delete."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HOOK = "https://hooks.example.com/a2a"
 
 @pytest.fixture
 async def task(remote):
-    """A task that waits."""
+    """A task that waits for input."""
     return await remote.send("ask please")
 
 
@@ -40,7 +40,7 @@ async def test_configurations_are_listed_in_pages(remote, task, speech):
         await remote.push.create(task.id, config(f"c-{number}"))
     page = await remote.push.page(task.id, page_size=2)
     if speech.way == ("JSONRPC", "0.3"):
-        # Its answer is the list itself, so there is no page.
+        # The response is the list itself, so it has no pages.
         assert (len(page.configs), page.next_page_token) == (3, "")
         return
     assert len(page.configs) == 2

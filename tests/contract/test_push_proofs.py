@@ -1,4 +1,4 @@
-"""Proofs of the sender, asked for over every binding and in every version, and verified."""
+"""Proofs of a webhook's sender, requested and verified over every binding and version."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SECRETS = ("a-secret-of-thirty-characters!", "another-of-thirty-characters!!")
 
 
 class Proving(NamedTuple):
-    """A server that has every proof, and one that has neither keys nor a certificate."""
+    """A server with every proof, and a server without keys and certificate."""
 
     url: str
     bare: str

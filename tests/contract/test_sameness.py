@@ -1,4 +1,4 @@
-"""The same things, read in every way, are the same: also at the edge of what can be kept."""
+"""Every way returns the same data, also at the limits of sizes and characters."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture(scope="session")
 async def plainest(server):
-    """The contract agent over JSON-RPC in version 1.0, which has the data model's own form."""
+    """The contract agent over JSON-RPC 1.0, the form closest to the data model."""
     async with reach(server.contract, Speech("JSONRPC", "1.0")) as agent:
         yield agent
 
@@ -74,7 +74,7 @@ async def test_a_stream_says_the_same_in_every_way(remote, plainest, speech):
         told, events = [await task for task in collecting]
     expected = [as_told(speech, event) for event in events]
     if speech.is_old:
-        # A status that asks for input is the last of its stream (0.3 §7.2.2).
+        # A status that asks for input ends its stream (0.3 §7.2.2).
         states = [getattr(event, "status", None) and event.status.state for event in events]
         del expected[states.index(TaskState.INPUT_REQUIRED) + 1 :]
     assert told == expected
@@ -89,7 +89,7 @@ async def collected(stream):
     return [event async for event in stream]
 
 
-# -- ids at the edge of what can be kept, and texts with anything in them, alike on every store ----
+# -- ids at their limits and arbitrary texts, alike on every store ---------------------------------
 
 
 WRONG = {
@@ -106,7 +106,7 @@ def message(**members):
 
 
 def requests(wrong):
-    """Each request with the wrong id in each of its places, and the place's name."""
+    """Each request with the wrong id in each place, and the name of the place."""
     hook = {"url": "https://hooks.example.com"}
     for name in ("SendMessage", "SendStreamingMessage"):
         yield name, message(message_id=wrong), "message.messageId"
@@ -133,9 +133,9 @@ def requests(wrong):
 async def test_an_id_that_cannot_be_kept_is_refused_by_its_name(remote, speech, kind):
     for name, request, field in requests(WRONG[kind]):
         if speech.is_old and name == "ListTasks":
-            continue  # there is none
+            continue  # the request has no such field
         if "reference" in field and speech.is_old and speech.binding != "JSONRPC":
-            continue  # nor these
+            continue  # nor do these
         caught = await refused(remote, name, request)
         assert type(caught) is InvalidParamsError, (name, field, caught)
         assert field in caught.message
@@ -166,7 +166,7 @@ ODD = {
 
 @pytest.mark.parametrize("kind", ODD)
 async def test_a_text_may_hold_anything(remote, kind):
-    """In the log, in the history, in what is remembered, in a list, in a stream."""
+    """In the log, the history, private memory, a list and a stream."""
     odd = ODD[kind]
     deep: object = odd
     for _ in range(40):
@@ -201,7 +201,7 @@ async def test_a_page_token_that_nobody_gave_is_refused(remote, speech):
     assert "pageToken" in caught.message
 
 
-# -- in which ways the contract is asked over which store ------------------------------------------
+# -- which ways run over which store ---------------------------------------------------------------
 
 
 def test_all_ways_meet_all_stores() -> None:

@@ -1,4 +1,4 @@
-"""What an agent requires, checks that are added, and credentials for tasks, over every binding."""
+"""Requirements of an agent, custom checks, and credentials for tasks, over every binding."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ async def test_the_policy_is_asked_for_every_operation(
             assert type(await refused(barred, name, request)) is kind
 
 
-# -- A check that is added once, to the steps of an agent, is met by every binding and version -----
+# -- a custom check applies to every binding and version -------------------------------------------
 
 
 agent = Agent("Checked")
@@ -159,14 +159,14 @@ async def refuse_later() -> None:
 
 
 def check_message(m: IncomingMessage) -> Awaitable[None] | None:
-    """The check that is added to what messages pass: at once, or with something to await."""
+    """The custom check of messages: a plain result, or an awaitable."""
     if m.request.message.text == "no":
         raise PermissionDeniedError("refused by the added check")
     return refuse_later() if m.request.message.text == "no, later" else None
 
 
 def check_call(call: ServiceCall) -> Awaitable[None] | None:
-    """The check that is added to what all calls pass."""
+    """The custom check of all calls."""
     id = getattr(call.request, "id", "")
     if id == "no":
         raise PermissionDeniedError("refused by the added check")
@@ -175,7 +175,7 @@ def check_call(call: ServiceCall) -> Awaitable[None] | None:
 
 @pytest.fixture(scope="module")
 def added() -> Iterator[None]:
-    """The checks, in the lists of each agent that is served from now on."""
+    """Add the checks to each agent that starts from now on."""
     with pytest.MonkeyPatch.context() as patch:
         for kind, check in ((Admission, check_message), (Dispatcher, check_call)):
             made = kind.__init__
@@ -246,7 +246,7 @@ async def test_an_envelope_by_post_passes_the_added_check(
     assert ran == []
 
 
-# -- credentials for tasks: asked for over every binding and in every version, on every store ------
+# -- credentials for tasks, over every binding, version and store ----------------------------------
 
 
 TOKEN = "hush-0a1b2c3d4e5f-hush"
@@ -278,7 +278,7 @@ async def post(url: str, user: str) -> int:
 async def test_a_credential_is_taken_once_from_the_caller_and_the_turn_goes_on(
     in_task_auth_addresses: Sequence[str], speech: Speech
 ) -> None:
-    # Neither gRPC nor a call in process shows the address at which a credential could arrive.
+    # Neither gRPC nor a call in process has the address for a credential's callback.
     shows = HTTP if "GRPC" in speech or "in-process" in speech else speech
     async with (
         reach(in_task_auth_addresses, speech) as remote,

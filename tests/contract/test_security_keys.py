@@ -1,4 +1,4 @@
-"""API keys, Basic and the count of failures, over every binding and in every version."""
+"""API keys, Basic authentication and the failure count, over every binding and version."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ async def test_a_cookie_lets_its_caller_in(
     addresses: Sequence[str], speech: Speech, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    # gRPC has no cookies of its own: a client sends them as metadata of that name.
+    # gRPC has no cookies: a client sends them as metadata with that name.
     async with showing(addresses, speech, cookie="theme=dark; sid=c00kie") as remote:
         assert (await remote.send("who am I")).text == "cookie: carl"
     async with showing(addresses, speech, cookie="sid=0ther") as remote:
@@ -167,7 +167,7 @@ async def test_user_and_password_let_the_user_in(addresses: Sequence[str], speec
 async def test_who_fails_too_often_is_told_to_wait_and_others_are_not(
     limited: Sequence[str], speech: Speech
 ) -> None:
-    # Each way to speak has an address and a user of its own; a trusted proxy names the address.
+    # Each way has its own address and user; a trusted proxy names the address.
     number = [Speech(*each) for each in SPEECHES].index(speech)
     user, mine = f"user{number}", f"198.51.100.{number}"
     one, request = limited[:1], saying(Part(text="hi"))

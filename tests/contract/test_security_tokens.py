@@ -1,4 +1,4 @@
-"""Tokens of issuers, over every binding and in every version: good ones and others."""
+"""Tokens of issuers, valid and invalid, over every binding and version."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ async def addresses(serve: Serve, issuer: Issuer) -> Sequence[str]:
 
 @pytest.fixture(scope="session")
 async def of_several(serve: Serve, issuer: Issuer, other: Issuer) -> Sequence[str]:
-    """Where an agent is that accepts tokens of two issuers, those of one by introspection."""
+    """The addresses of an agent that accepts two issuers, the second by introspection."""
     asked = Introspection("service", "secret", f"{other.url}/introspect")
     client = ClientCredentialsOAuthFlow(token_url=f"{other.url}/token", scopes={"pay": "Pay"})
     oauth2 = OAuth2(client, issuer=other.url, audience="bank", introspection=asked)
@@ -177,7 +177,7 @@ async def test_an_issuer_that_does_not_answer_refuses_nobody(
 
 @pytest.fixture(scope="session")
 async def of_many(serve: Serve, issuer: Issuer) -> Sequence[str]:
-    """Where two agents are, each with an audience of its own."""
+    """The addresses of two agents with different audiences."""
     flow = DeviceCodeOAuthFlow(
         device_authorization_url=f"{issuer.url}/device_authorization",
         token_url=f"{issuer.url}/token",
@@ -191,9 +191,9 @@ async def of_many(serve: Serve, issuer: Issuer) -> Sequence[str]:
 async def test_a_token_for_one_agent_is_none_for_another(
     of_many: Sequence[str], speech: Speech, issuer: Issuer
 ) -> None:
-    """Also over gRPC, which learns only after the credentials which agent is meant."""
+    """gRPC learns the agent only after it checks the credentials, and still rejects the token."""
     if speech.way == ("GRPC", "0.3"):
-        return  # it cannot name one of many agents
+        return  # gRPC of 0.3 cannot name an agent
     token = issuer.token("ada", audience="bank", scope="pay")
     async with bearing(of_many, speech, token, path="/bank") as remote:
         assert (await remote.send("who am I")).text == "ada by app of pay"
@@ -204,7 +204,7 @@ async def test_a_token_for_one_agent_is_none_for_another(
 
 @pytest.fixture(scope="session")
 async def of_two_judges(serve: Serve) -> Sequence[str]:
-    """Where two agents are, whose schemes disagree about whose a token is."""
+    """The addresses of agents whose schemes map the same token to different callers."""
     bank = agent_of("Bank", Bearer(lambda token: Caller(id="root", scopes=frozenset({"all"}))))
     hotel = agent_of("Hotel", Bearer(lambda token: Caller(id="ada", scopes=frozenset({"stay"}))))
     agents = {"/bank": bank, "/hotel": hotel, "/park": agent_of("Park", None)}
@@ -215,7 +215,7 @@ async def test_the_schemes_of_another_agent_say_nothing_about_a_caller(
     of_two_judges: Sequence[str], speech: Speech
 ) -> None:
     if speech.way == ("GRPC", "0.3"):
-        return  # it cannot name one of many agents
+        return  # gRPC of 0.3 cannot name an agent
     said = {"/bank": "root by  of all", "/hotel": "ada by  of stay", "/park": " by  of "}
     for path, words in said.items():
         async with bearing(of_two_judges, speech, "any", path=path) as remote:

@@ -1,4 +1,4 @@
-"""What another owner has does not show: an id of theirs is answered like one that never was."""
+"""An id of another owner's data gets the same response as an unknown id."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ async def member_of(
 
 @pytest.fixture
 async def members(addresses: Sequence[str], speech: Speech) -> AsyncIterator[tuple[Any, ...]]:
-    """Two members of one organisation, and one of another."""
+    """Two members of one organisation, and one member of another organisation."""
     async with AsyncExitStack() as stack:
         yield tuple(
             [
@@ -179,7 +179,7 @@ def about(task_id: str, context_id: str, speech: Speech) -> list[tuple[str, Any]
 
 
 def shown(error: A2AError, *ids: str) -> tuple[Any, ...]:
-    """Return all that an error tells its reader, but for the ids that they named themselves."""
+    """Return an error's content without the ids that the request itself named."""
     text = f"{error.message} {sorted(error.metadata.items())} {error.violations} {error.details}"
     for id in ids:
         text = text.replace(id, "ID")
@@ -229,7 +229,7 @@ async def test_counts_and_pages_are_those_of_the_owner(
     members: tuple[Any, ...], speech: Speech
 ) -> None:
     if speech.is_old:
-        return  # 0.3 lists nothing
+        return  # 0.3 has no list
     ada, _, eve = members
     context = secrets.token_hex(8)
     theirs = [await ada.send(said("secret", context_id=context)) for _ in range(3)]
@@ -238,7 +238,7 @@ async def test_counts_and_pages_are_those_of_the_owner(
     assert ([each.id for each in listed.tasks], listed.total_size) == ([mine.id], 1)
     page = await ada.list(context_id=context, page_size=1)
     assert (page.total_size, page.tasks[0].id) == (3, theirs[-1].id)
-    # The token of another owner begins a page of one's own tasks, at most.
+    # Another owner's page token at most starts a page of the caller's own tasks.
     for token_ in (page.next_page_token, (await ada.list(page_size=1)).next_page_token):
         stolen = await eve.list(context_id=context, page_token=token_)
         assert {each.id for each in stolen.tasks} <= {mine.id}
@@ -266,7 +266,7 @@ async def test_a_reference_leads_to_no_foreign_task(
     members: tuple[Any, ...], speech: Speech
 ) -> None:
     if speech.is_old and speech.binding != "JSONRPC":
-        return  # they have no references
+        return  # these ways have no references
     ada, bob, eve = members
     done = await ada.send(said("secret", metadata={"skill": "refer"}))
     artifact = done.artifacts[0].artifact_id
@@ -291,7 +291,7 @@ async def test_a_message_id_of_another_owner_is_free(members: tuple[Any, ...]) -
     assert (await eve.send(message)).id == mine.id
     other = said("another", message_id=message.message_id)
     told = []
-    for remote in (ada, eve):  # a conflict is told to who made it, in the same words
+    for remote in (ada, eve):  # each caller gets the same words about their own conflict
         with pytest.raises(A2AError) as caught:
             await remote.send(other)
         told.append(shown(caught.value))
@@ -331,12 +331,12 @@ async def test_who_may_own_nothing_learns_nothing(
 async def test_the_policy_decides_before_anything_is_looked_up(
     members: tuple[Any, ...], addresses: Sequence[str], speech: Speech
 ) -> None:
-    """A member of the group whom the policy bars is refused the same for any id."""
+    """The policy bars a member of the group: the rejection is the same for any id."""
     task = await members[0].send(said("secret"))
     async with member_of(addresses, speech, "barred") as remote:
         for operation, request in about(task.id, task.context_id, speech):
             if operation.startswith("Send"):
-                continue  # the skill is known first, so the task is
+                continue  # the server knows the skill first, and so finds the task
             told = await refused(remote, operation, request)
             assert type(told) is PermissionDeniedError, operation
         told = await refused(remote, "GetExtendedAgentCard", GetExtendedAgentCardRequest())
@@ -364,7 +364,7 @@ async def test_a_skill_that_needs_a_scope_needs_it_to_cancel_and_not_to_read(
 async def test_the_answer_of_a_message_is_repeated_to_those_who_may_send_it(
     members: tuple[Any, ...], addresses: Sequence[str], speech: Speech
 ) -> None:
-    """Not to a member of the group without the scope of its skill, or barred by the policy."""
+    """A group member gets no repeat without the skill's scope, or if the policy bars them."""
     message = said("now", metadata={"skill": "write"})
     task = await members[0].send(message)
     for name in ("bob", "barred"):
@@ -377,7 +377,7 @@ async def test_the_answer_of_a_message_is_repeated_to_those_who_may_send_it(
 async def test_files_belong_to_the_owner(
     members: tuple[Any, ...], addresses: Sequence[str], speech: Speech
 ) -> None:
-    """To upload needs a scope here; the group reads; a signed address is for its holder."""
+    """Uploads need a scope; the group may read; a signed address works for its holder."""
     _, bob, eve = members
     async with aiohttp.ClientSession() as http:
 

@@ -1,4 +1,4 @@
-"""Tasks that are looked at, listed and canceled."""
+"""Reading, listing and canceling tasks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def test_a_running_task_is_canceled(remote, speech):
     if speech.is_old:
         with pytest.raises(TaskNotCancelableError, match="as canceled"):  # 0.3 §8.2
             await remote.cancel(task.id)
-    else:  # once more is once
+    else:  # a second cancellation is idempotent
         assert (await remote.cancel(task.id)).state is TaskState.CANCELED
 
 
@@ -52,7 +52,7 @@ async def test_ids_are_any_text(remote, speech):
     for id in ("a/b", "ä ö", "%2F", "urn:a:b", "a?b#c", "'", "x" * 500):
         with pytest.raises(TaskNotFoundError):
             await remote.get(id)
-    # But what a path cannot hold, no request over HTTP+JSON can be made of.
+    # HTTP+JSON cannot send an id that no path can hold.
     with pytest.raises(InvalidParamsError if speech.binding == "HTTP+JSON" else TaskNotFoundError):
         await remote.get("..")
 
@@ -66,7 +66,7 @@ async def test_a_task_waits_until_it_is_let_go(remote):
 
 @pytest.fixture
 async def three(remote):
-    """Three tasks of one context, the latest first."""
+    """Three tasks of one context, newest first."""
     context = f"c-{uuid4().hex}"
     tasks = [await remote.send("work please", context_id=context) for _ in range(2)]
     tasks.append(await remote.send("ask please", context_id=context))

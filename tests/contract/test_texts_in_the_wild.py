@@ -1,7 +1,7 @@
-"""Exchanges that textbooks and older documents print, which people type in with curl or paste.
+"""Exchanges from textbooks and older documents, as people type them in with curl or paste.
 
-Each case says where such a text is found. What it asks for is answered where that can be done
-truthfully, and otherwise refused with what is right. The words are ours.
+Each case says where its text is printed. The server answers a request if it can do so truthfully;
+otherwise its error names the correct form. The wording of the cases is ours.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ LATEST = {**JSON, "A2A-Version": "1.0"}
 HELLO = {"role": "user", "parts": [{"kind": "text", "text": "Hello"}]}
 WITH_ID = {**HELLO, "messageId": "m-1"}
 OLDEST = {"role": "user", "parts": [{"type": "text", "text": "Hello"}]}
-"""The first texts called a part's kind its type, and gave messages no ids."""
+"""The first texts called a part's kind ``type``, and gave messages no ids."""
 MIXED = {"messageId": "m-1", "role": "ROLE_USER", "parts": [{"text": "Hello"}]}
-"""A message as 1.0 has it, which texts send to methods of other names."""
+"""A message of 1.0, which texts send to methods of other names."""
 OF_1_0 = {"role": "ROLE_USER", "parts": [{"text": "Hello"}]}
 
 echo = Agent("Echo", retention=Retention(tasks=None))
@@ -50,7 +50,7 @@ async def url() -> AsyncIterator[str]:
 
 
 class Typed(NamedTuple):
-    """What somebody types in; ``found`` says where it is printed."""
+    """A request as a person types it; ``found`` says where it is printed."""
 
     found: str
     body: Any
@@ -67,13 +67,13 @@ async def post(url: str, typed: Typed) -> Response:
 
 
 async def a_task(url: str) -> str:
-    """Have a task made; returns its id."""
+    """Create a task and return its id."""
     made = await post(url, Typed("", rpc("message/send", {"message": WITH_ID})))
     return str(made.json["result"]["id"])
 
 
 def text_of(response: Response) -> str:
-    """What the agent said, in whichever form it is answered."""
+    """The agent's text, from any form of response."""
     answer = response.json
     answer = answer.get("result", answer)
     task = answer.get("task", answer)
@@ -255,7 +255,7 @@ async def test_other_methods_are_understood_with_dots_too(url: str) -> None:
 
 
 async def test_tasks_without_a_version_are_those_of_0_3(url: str) -> None:
-    """Curl lines for ``GET /tasks`` are in many texts, with no header."""
+    """Many texts print curl lines for ``GET /tasks`` without a version header."""
     id = await a_task(url)
     response = await ask(url, "GET", f"/tasks/{id}")
     sibling = await ask(url, "GET", f"/v1/tasks/{id}")
@@ -294,7 +294,7 @@ async def test_the_document_says_what_is_answered_without_a_version(url: str) ->
 
 
 CANCELED = [
-    ("/tasks", {}, "cancelled"),  # the word as most write it
+    ("/tasks", {}, "cancelled"),  # the usual spelling
     ("/tasks", {}, "canceled"),
     ("/tasks", {}, "TASK_STATE_CANCELLED"),  # the proto of 0.3
     ("/tasks", {}, "TASK_STATE_CANCELED"),
@@ -308,7 +308,7 @@ CANCELED = [
 
 @pytest.fixture(scope="module")
 async def waiting() -> AsyncIterator[tuple[str, str]]:
-    """A server with two tasks, one of which was canceled, and the id of that one."""
+    """A server with two tasks, and the id of the second task, which is canceled."""
     agent = Agent("Asker", retention=Retention(tasks=None))
 
     @agent.skill
@@ -433,7 +433,7 @@ async def test_an_envelope_is_refused_in_one_whatever_it_is_refused_for(path: st
     assert (response.status, response.error["code"], response.json["id"]) == (200, -32008, "req-1")
 
 
-# Modes: the cards of books and tutorials have "text" where a media type is due
+# Modes: the cards of books and tutorials have "text" instead of a media type
 
 TEXT = {"kind": "text", "text": "Hello"}
 MARKDOWN = {"text": "*Hello*", "mediaType": "text/markdown"}

@@ -25,7 +25,7 @@ from tests.kit.waiting import let_time_pass
 
 
 class Network:
-    """What connects the buses of a fleet. ``loses`` says of a hint whether it gets lost."""
+    """The connection between the buses of a fleet. ``loses`` decides whether a hint gets lost."""
 
     def __init__(self, loses: Callable[[], bool]) -> None:
         self.loses = loses
@@ -33,7 +33,7 @@ class Network:
 
 
 class MemoryBus:
-    """A bus within one process: every other host hears of everything, but for what gets lost."""
+    """A bus within one process: it passes every hint to all other hosts, except lost hints."""
 
     is_up = True
 
@@ -66,7 +66,7 @@ class MemoryBus:
 
 
 class MortalStore(MemoryTaskStore):
-    """One replica's way to a store in memory, which can be cut, for a while or for good."""
+    """One replica's connection to a memory store; a test can cut it for a while or for good."""
 
     is_down = False
 
@@ -76,12 +76,12 @@ class MortalStore(MemoryTaskStore):
         return super()._opened()
 
     def fall_silent(self) -> None:
-        """Give no further sign of life."""
+        """Stop the heartbeat."""
         assert self._heartbeat is not None
         self._heartbeat.cancel()
 
     def die(self) -> None:
-        """Do nothing more, and tell nobody."""
+        """Stop all work at once, without a notice to the other replicas."""
         self.fall_silent()
         self._loop = None
 
@@ -94,18 +94,18 @@ class Replica(Talk):
 
     @property
     def name(self) -> str:
-        """What the store calls it."""
+        """The replica's name in the store."""
         return self.host.store.replica
 
     def fall_silent(self) -> None:
-        """Give no further sign of life, and look for no more work, but go on."""
+        """Stop the heartbeat and the search for work, but continue the turns in progress."""
         assert isinstance(self.store, MortalStore)
         self.host._maintenance.end()
         self.executor.runs_turns = False
         self.store.fall_silent()
 
     def die(self) -> None:
-        """End as a process does that is killed: nothing is written, nothing is let go."""
+        """Stop as a killed process does: nothing is written, and no lease is released."""
         assert isinstance(self.store, MortalStore)
         self.store.die()
         for executor in self.host.executors.values():
@@ -148,18 +148,18 @@ class Fleet:
         await replica.host.stop()
 
     async def kill(self, replica: Replica) -> None:
-        """End a replica as a process ends that is killed."""
+        """Stop a replica as a killed process stops."""
         replica.die()
         await replica.host.poller.stop()
 
     async def close(self) -> None:
-        """Stop all that are left."""
+        """Stop all remaining replicas."""
         for replica in list(self.replicas):
             await self.stop(replica)
 
 
 def where(turn: Any) -> str:
-    """Return what the store calls the replica that a turn runs on."""
+    """Return the store's name for the replica that runs a turn."""
     return str(turn._attempt.runner.store.replica)
 
 
@@ -191,7 +191,7 @@ async def until_state(replica: Replica, task_id: str, state: TaskState) -> Task:
 
 
 class Gate:
-    """An agent whose turns wait until they are let on, and say where they run."""
+    """An agent whose turns wait for the gate to open, and record their replica."""
 
     def __init__(self, **options: Any) -> None:
         self.agent = Agent("Gate", execution=Execution(cancel_grace=0.1, **options))

@@ -1,4 +1,4 @@
-"""Agents in process: their service on each store, without a server between."""
+"""Agents in process: their service on each store, without a server."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.engine.talk import Talk
 
 @pytest.fixture(params=["memory", "sqlite"])
 def new_store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], TaskStore]:
-    """A maker of stores that share what they keep, as far as they keep it."""
+    """A maker of stores: SQLite stores share one file; each memory store has its own data."""
     if request.param == "sqlite":
         return lambda: SqliteTaskStore(tmp_path / "tasks.db", synchronous="OFF")
     return MemoryTaskStore
@@ -47,7 +47,7 @@ def talk(new_store: Callable[[], TaskStore]) -> Callable[..., Any]:
 
 @pytest.fixture(params=["memory", pytest.param("postgres", marks=pytest.mark.service)])
 def new_replica(request: pytest.FixtureRequest) -> Callable[[], TaskStore]:
-    """A maker of stores for replicas that share what they keep, with a short lease."""
+    """A maker of stores for replicas that share one log, with a short lease."""
     lease = Lease(SHORTEST_LEASE)
     if request.param == "postgres":
         url = request.getfixturevalue("postgres_url")
@@ -66,7 +66,7 @@ async def fleet(new_replica: Callable[[], TaskStore]) -> AsyncIterator[Fleet]:
 
 @pytest.fixture
 async def mortal_fleet() -> AsyncIterator[Fleet]:
-    """A fleet whose replicas can be killed, or cut off."""
+    """A fleet with replicas that a test can kill or cut off."""
     logs = MemoryLogs()
     fleet = Fleet(lambda: MortalStore(logs=logs, lease=Lease(SHORTEST_LEASE)))
     yield fleet

@@ -1,4 +1,4 @@
-"""A caller of an agent in process, without a server between."""
+"""A caller of an agent in process, without a server."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Talk:
 
     @property
     def executor(self) -> AgentExecutor:
-        """What runs the agent's turns."""
+        """The executor of the agent's turns."""
         return self.host.executors[self.service.agent.key]
 
     def request(self, said: str | Message, **options: Any) -> SendMessageRequest:
-        """Return a request to send what is said."""
+        """Return a request that sends this message."""
         configuration = {
             name: options.pop(name)
             for name in ("return_immediately", "history_length", "accepted_output_modes")
@@ -54,7 +54,6 @@ class Talk:
         )
 
     async def send(self, said: str | Message, **options: Any) -> Task | Message:
-        """Send a message and return the reply."""
         context = options.pop("context", self.context)
         return await self.service.send_message(self.request(said, **options), context)
 

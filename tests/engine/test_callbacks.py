@@ -1,4 +1,4 @@
-"""Callback addresses: what one allows, to whom, and how long."""
+"""Callback addresses: their permissions, holders and lifetimes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``turn.caller`` is the caller of the turn's message: in every run, after every restart."""
+"""``turn.caller`` is the caller of the turn's message, in every attempt and after every restart."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KNOWN = CallContext(caller=BOB)
 
 
 def asking(seen: list[Caller]) -> Agent:
-    """An agent that asks two questions and notes its callers."""
+    """An agent that asks two questions and records its callers."""
     agent = Agent("Asking", retention=Retention(claims=["email", "groups"]))
 
     @agent.skill
@@ -49,7 +49,7 @@ def asking(seen: list[Caller]) -> Agent:
 async def test_a_turn_that_runs_again_knows_the_caller_of_its_message(
     talk: Any, tmp_path: Path
 ) -> None:
-    """Of the first turn and of a later one, let go of in the middle."""
+    """The host stops once in the first turn and once in a later turn."""
     seen: list[tuple[int, int, Caller]] = []
     begun = asyncio.Event()
     agent = Agent(
@@ -87,7 +87,7 @@ async def test_a_turn_that_runs_again_knows_the_caller_of_its_message(
 
 
 async def test_another_replica_knows_the_caller(fleet: Fleet) -> None:
-    """What an API replica takes in, a worker runs."""
+    """An API replica accepts each message, and a worker runs its turn."""
     seen: list[Caller] = []
     agent = asking(seen)
     front = await fleet.add(agent, role="api")
@@ -99,10 +99,10 @@ async def test_another_replica_knows_the_caller(fleet: Fleet) -> None:
     assert [(each.owner, each.claims) for each in seen] == [(BOB.owner, KEPT)] * 3
 
 
-# -- what was written before ---------------------------------------------------------------------
+# -- records of earlier versions -----------------------------------------------------------------
 
 
-# -- which claims --------------------------------------------------------------------------------
+# -- claims --------------------------------------------------------------------------------------
 
 
 def test_claims_that_cannot_be_kept_are_left_out_and_named(

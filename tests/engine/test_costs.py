@@ -1,4 +1,4 @@
-"""What a task costs grows with what happens to it, not with what it holds already."""
+"""The cost of a task's step depends on the step, not on the task's size."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.anyio
 async def test_what_a_turn_leaves_in_the_log_alone_is_bounded(
     talk: Any, tmp_path: Path, kind: str
 ) -> None:
-    """A reader within the turn folds that; it is small, whatever the chunks are made of."""
+    """A reader folds the unsaved records of a turn, so they stay small for chunks of any kind."""
     agent = Agent("Prolific")
     large = "x" * 50_000
     made: dict[str, Any] = {
@@ -52,7 +52,7 @@ async def test_what_a_turn_leaves_in_the_log_alone_is_bounded(
             while not (record := await store.load(task.id)) or record.task.status.message is None:
                 await let_time_pass(0.01)
         assert len(record.task.artifacts) == 20
-        assert len(record.unsaved) <= 2, "some 64 KiB, and the log has 1 MB"
+        assert len(record.unsaved) <= 2, "about 64 KiB unsaved; the log has 1 MB"
         await caller.service.cancel_task(CancelTaskRequest(id=task.id), caller.context)
 
 
@@ -72,7 +72,7 @@ async def test_so_many_messages_wait_on_a_task_and_no_more(talk: Any) -> None:
             caller.task(f"more {n}", task_id=task.id, return_immediately=True) for n in range(12)
         ]
         waiting = [asyncio.create_task(send) for send in sends]
-        # The senders of what is taken in wait with it; the others are refused at once.
+        # The senders of accepted messages wait for a reply; the executor rejects the rest at once.
         refused: list[OverloadedError] = []
         for done in asyncio.as_completed(waiting):
             with contextlib.suppress(asyncio.CancelledError):
@@ -85,7 +85,7 @@ async def test_so_many_messages_wait_on_a_task_and_no_more(talk: Any) -> None:
         assert all([error.retry_after for error in refused])
         assert "3 messages are waiting on the task already" in str(refused[0])
         received = await caller.store.private_records(task.id, [RecordKind.RECEIVED])
-        assert len(received) == 3, "nothing of the others is kept"
+        assert len(received) == 3, "a rejected message leaves no record"
         release.set()
         await asyncio.wait(waiting, timeout=20)
         async with asyncio.timeout(60):
@@ -97,7 +97,7 @@ async def test_so_many_messages_wait_on_a_task_and_no_more(talk: Any) -> None:
 
 @pytest.mark.slow
 async def test_what_waits_is_not_read_again_for_every_turn(talk: Any, tmp_path: Path) -> None:
-    """Every message is read once for its turn, and every turn once for those after it."""
+    """Each message is read once for its turn, and each turn once for later turns."""
     read = {}
     for count in (10, 40):
         agent = Agent("Patient", execution=Execution(max_waiting_messages=1000))

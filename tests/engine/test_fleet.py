@@ -1,4 +1,4 @@
-"""Several replicas of an agent on one store: any of them takes, runs, cancels and finishes."""
+"""Several replicas of an agent on one store: each can accept, run, cancel and finish any task."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ async def test_an_answer_that_is_repeated_on_another_replica_is_taken_once(fleet
     assert final.text == "a0 a1"
 
 
-# -- cancelling (E4) -------------------------------------------------------------------------------
+# -- cancellation (E4) -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("lost", [0.0, 1.0])
@@ -267,7 +267,7 @@ async def test_cancelling_elsewhere_races_completion_and_all_agree(
         assert [state for state in states(items) if state.is_terminal] == [told]
 
 
-# -- lines, roles ----------------------------------------------------------------------------------
+# -- queues and roles ------------------------------------------------------------------------------
 
 
 async def test_an_api_replica_leaves_turns_to_workers(fleet: Fleet) -> None:
@@ -297,8 +297,8 @@ async def test_the_line_of_all_replicas_is_bounded(
     waiting: list[Task] = []
     for n in range(2):
         waiting.append(await one.task(f"wait {n}", return_immediately=True))
-        # A count that began before a task was logged may end after it. One that ends before its
-        # append is done may have it twice.
+        # A count that begins before a task is logged may end after it. A count that ends before the
+        # append returns may include the task twice.
         await until(lambda: one.executor.queue.length == len(waiting))
     with pytest.raises(OverloadedError):
         await one.task("too many", return_immediately=True)

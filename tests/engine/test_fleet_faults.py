@@ -1,4 +1,4 @@
-"""Replicas that die, fall silent, or lose the store: what becomes of what they were doing."""
+"""Replicas that die, fall silent or lose the store, and what happens to their tasks."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ async def test_a_turn_that_may_not_begin_twice_fails_when_its_replica_dies(
     failed = await until_state(two, task.id, TaskState.FAILED)
     assert failed.status.message is not None
     assert "stopped while it was working" in failed.status.message.text
-    # What was not begun is begun.
+    # The queued task has not begun, so another replica runs it.
     assert (await until_state(three, in_line.id, TaskState.COMPLETED)).text == "next"
 
 
@@ -125,7 +125,7 @@ async def test_what_a_store_that_failed_interrupted_is_taken_up_when_it_works(
     sender = asyncio.create_task(one.task("go"))
     store = one.store
     assert isinstance(store, MortalStore)
-    for n in range(3):  # each attempt counts, whoever failed
+    for n in range(3):  # a failure of the store counts as an attempt too
         await until(lambda n=n: len(gate.runs) == n + 1)  # type: ignore[misc]
         store.is_down = True
         (runner,) = one.executor._runners.values()
@@ -154,7 +154,7 @@ async def test_a_function_that_could_not_ask_the_store_is_run_again(
     async def mindful(turn: Turn) -> str:
         store.is_down = len(met) < 3
         try:
-            async with asyncio.TaskGroup() as group:  # which wraps what it is told
+            async with asyncio.TaskGroup() as group:  # which wraps the store's error
                 recalled = group.create_task(turn.recall("colour", "none"))
         finally:
             if store.is_down:

@@ -1,7 +1,7 @@
-"""Costs grow with what is asked for and with nothing else: counted in queries, rows and bytes.
+"""Costs depend only on the size of a request, measured in queries, rows and bytes.
 
-Each test does the same work beside little and beside much of something, on SQLite and PostgreSQL,
-and compares what the store's queries read and what its tables hold.
+Each test does the same work with little and with much existing data, on SQLite and PostgreSQL. It
+compares the reads of the store's queries and the contents of its tables.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Cost(NamedTuple):
-    """What was read, and by how much the tables grew."""
+    """The reads of some work, and the growth of the tables."""
 
     queries: int
     rows_read: int
@@ -43,11 +43,11 @@ class Cost(NamedTuple):
 
 
 BACKGROUND = {"active_pushes", "due_tasks", "held_tasks", "next_wake", "positions", "unclaimed"}
-"""The queries of what a server looks for at intervals, whoever calls it."""
+"""The queries that a server runs at intervals, independent of callers."""
 
 
 class Meter:
-    """A store whose queries are counted, and whose tables can be."""
+    """A store with counted queries and countable tables."""
 
     def __init__(self, store: TaskStore, sizes: Callable[[], tuple[int, int]]) -> None:
         self.store = store
@@ -70,7 +70,7 @@ class Meter:
 
     @contextmanager
     def measured(self) -> Iterator[list[Cost]]:
-        """Yield a list that has the cost of the block once that ends."""
+        """Yield a list that contains the block's cost after the block."""
         costs: list[Cost] = []
         read, (rows, size) = list(self._read), self._sizes()
         yield costs
@@ -81,7 +81,7 @@ class Meter:
 
 
 def sizes_of_sqlite(path: Path) -> tuple[int, int]:
-    """Return how many rows the tables have, and how many bytes they hold."""
+    """Return the number of rows and bytes in the tables."""
     with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as connection:
         return _sizes(
             lambda sql: connection.execute(sql).fetchall(),
@@ -97,13 +97,13 @@ def sizes_of_sqlite(path: Path) -> tuple[int, int]:
 
 
 def sizes_of_postgres(url: str) -> tuple[int, int]:
-    """Return how many rows the tables have, and how many bytes they hold."""
+    """Return the number of rows and bytes in the tables."""
     database, _, schema = url.partition("?schema=")
     with psycopg.connect(database, autocommit=True) as connection:
         return _sizes(
             lambda sql: connection.execute(sql).fetchall(),
             "SELECT schemaname || '.' || tablename FROM pg_tables"
-            f" WHERE schemaname = '{schema}'",  # those of other tests grow with the run
+            f" WHERE schemaname = '{schema}'",  # other schemas grow during the run
             "SELECT count(*), coalesce(sum({lengths}), 0) FROM {table} AS kept",
             lambda table: ["length(kept::text)"],
         )
@@ -126,7 +126,7 @@ def _sizes(
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.service)])
 def new_meter(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Meter]:
-    """A maker of stores that are counted, each on a database of its own."""
+    """A maker of metered stores, each with its own database."""
     if request.param == "sqlite":
         paths = (tmp_path / f"{n}.db" for n in range(100))
 
@@ -179,9 +179,9 @@ async def test_a_turn_costs_no_more_than_what_the_task_remembers(
             with meter.measured() as cost:
                 await caller.task("w" * 1000, task_id=task.id, history_length=0)
             costs.append(cost[0])
-            # A message that came before its turn is put away would find what the turn knows.
+            # A message that arrives before the turn is released would find the turn's memory.
             await until(lambda: not caller.executor.running)
-    # What the server looks for meanwhile may be counted too, so the middle one of a few counts.
+    # Queries of background work may count too, so compare the medians.
     early, late = (
         Cost(*[sorted(each)[2] for each in zip(*some, strict=True)])
         for some in (costs[5:10], costs[35:])
@@ -189,7 +189,7 @@ async def test_a_turn_costs_no_more_than_what_the_task_remembers(
     assert late.queries == early.queries
     assert late.rows_stored == early.rows_stored
     assert late.bytes_stored <= early.bytes_stored * 1.1
-    assert late.bytes_read <= early.bytes_read * 6.6, "six times as many answers, each once"
+    assert late.bytes_read <= early.bytes_read * 6.6, "six times as many answers, each read once"
 
 
 async def test_the_address_that_a_task_began_with_adds_no_row(
@@ -211,7 +211,7 @@ async def test_the_address_that_a_task_began_with_adds_no_row(
 async def test_messages_that_wait_cost_once_each(
     new_meter: Callable[[], Meter], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A poll that meets the task between two turns claims it, and reads it whole once more.
+    # A poll between two turns would claim the task and read it once more.
     monkeypatch.setattr(maintenance, "POLL_SECONDS", 3600.0)
     monkeypatch.setattr(maintenance, "SWEEP_SECONDS", 3600.0)
     costs = {}
@@ -244,7 +244,7 @@ async def test_messages_that_wait_cost_once_each(
                     async for _ in events:
                         pass
             costs[count] = cost[0]
-    # Eight times as many; a square would be 64.
+    # The work is eightfold: linear cost is 8, quadratic cost 64.
     for name, few, many in zip(Cost._fields, costs[10], costs[80], strict=True):
         assert many <= 12 * few, f"{name}: {costs}"
 
@@ -308,11 +308,11 @@ async def test_open_readers_read_the_store_no_more_often_than_one(
             with meter.measured() as cost:
                 gate.set()
                 seen = await asyncio.gather(*readers)
-            # A reader that came first may have seen the task before it worked.
+            # A reader that starts early may see the task before its work starts.
             assert max(seen) - 1 <= min(seen) > 100
             costs[count] = cost[0]
     one, twenty = costs[1], costs[20]
-    assert twenty.queries <= one.queries + 20, "at most one look each, whatever there is to read"
+    assert twenty.queries <= one.queries + 20, "at most one query per reader"
     assert twenty.rows_read <= one.rows_read + 40
-    # A heartbeat, or a chunk that is written by the clock, may fall into one of them.
+    # A measurement may include a heartbeat, or a chunk that a timer writes.
     assert abs(twenty.rows_stored - one.rows_stored) <= 10

@@ -29,9 +29,8 @@ WHO: ContextVar[str] = ContextVar("WHO", default="nobody")
 
 
 class Blocking:
-    """Something that takes its time, and returns when the event loop says so: were it called on the
-    loop, nobody could.
-    """
+    """A call that blocks until the event loop releases it. A call on the loop itself would never
+    return."""
 
     def __init__(self) -> None:
         self.loop = threading.get_ident()
@@ -40,19 +39,19 @@ class Blocking:
         self.seen: list[str] = []
 
     def __call__(self, *arguments: Any) -> None:
-        assert threading.get_ident() != self.loop, "it is called on the event loop"
+        assert threading.get_ident() != self.loop, "the call runs on the event loop"
         self.seen.append(WHO.get())
         self.began.set()
-        assert self.gate.wait(20), "the event loop stood still"
+        assert self.gate.wait(20), "the event loop was blocked"
 
     async def released(self) -> None:
-        """Let it return, once it has begun."""
+        """Release the call after it begins."""
         async with asyncio.timeout(20):
             await until(lambda: self.began.is_set())
         self.gate.set()
 
     async def during(self, work: Any) -> Any:
-        """Return what comes of ``work``, in which it is called."""
+        """Return the result of ``work``, which makes the call."""
         asked = asyncio.ensure_future(work)
         await self.released()
         return await asyncio.wait_for(asked, 20)

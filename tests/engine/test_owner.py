@@ -1,4 +1,4 @@
-"""Owner policies: who sees the tasks, contexts, webhooks and receipts of whom."""
+"""Owner policies: which callers see which tasks, contexts, webhooks and receipts."""
 
 from __future__ import annotations
 
@@ -63,10 +63,10 @@ def asking(owner: Any = None, **options: Any) -> Agent:
 # -- keys ------------------------------------------------------------------------------------------
 
 
-# -- who is refused --------------------------------------------------------------------------------
+# -- rejected callers ------------------------------------------------------------------------------
 
 
-# -- what is shared --------------------------------------------------------------------------------
+# -- shared data -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ async def test_a_busy_member_does_not_starve_its_group(talk: Any) -> None:
     assert order.index("bob") <= 2
 
 
-# -- callers, read back ----------------------------------------------------------------------------
+# -- callers, read back from the store -------------------------------------------------------------
 
 
 async def test_client_actors_and_scopes_are_those_of_the_message_in_every_attempt(

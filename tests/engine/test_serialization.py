@@ -1,4 +1,4 @@
-"""What is kept for a function, and read back: the same, of the same type, or refused at once."""
+"""Stored values of functions: they come back equal and of the same type, or fail at once."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ class Model(pydantic.BaseModel):
 
 
 class Text(str):
-    """Text of a kind of its own."""
+    """A subclass of ``str``."""
 
 
 class Custom:
-    """Something that nobody can write."""
+    """A type without a serializer."""
 
 
 PLAIN = st.recursive(
@@ -94,7 +94,7 @@ ANYTHING = st.recursive(
 
 
 def same(one: object, other: object) -> bool:
-    """Whether two values are equal and of the same types, throughout; written for this test."""
+    """Compare two values and their types, at every depth."""
     if type(one) is not type(other):
         return False
     if isinstance(one, dict) and isinstance(other, dict):

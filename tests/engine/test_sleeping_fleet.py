@@ -1,4 +1,4 @@
-"""Turns that sleep on one replica, and wake up on any."""
+"""Turns that sleep on one replica, and wake up on any replica."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Look for due tasks often, and sleep in the store however short a sleep is."""
+    """Look for due tasks often, and write even short sleeps to the store."""
     monkeypatch.setattr("parley.engine.maintenance.POLL_SECONDS", 0.1)
     monkeypatch.setattr("parley.engine.maintenance.LONGEST_WAIT", 0.2)
     monkeypatch.setattr("parley.engine.turn.waits.SHORT_MS", 0)
 
 
 class Runs:
-    """An agent that sleeps, waits for an event, and says where it ran."""
+    """An agent that sleeps, waits for an event, and records its replicas."""
 
     def __init__(self, seconds: float = 0.3, **options: Any) -> None:
         self.agent = Agent("Sleepy", execution=Execution(cancel_grace=0.1), **options)

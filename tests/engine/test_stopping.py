@@ -1,4 +1,4 @@
-"""The end of a host: whatever fails, the rest is stopped, and the file can be opened again."""
+"""The end of a host: a failure does not keep other parts open, and the file can be opened again."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def waiting(gate: asyncio.Event, **options: Any) -> Agent:
 
 
 def sockets() -> int:
-    """How many sockets the process has, where that can be told."""
+    """The number of sockets of the process, where the system reports it."""
     if sys.platform != "linux":
         return 0
     count = 0
@@ -75,9 +75,9 @@ def ours() -> set[threading.Thread]:
 
 @asynccontextmanager
 async def nothing_is_left(path: Path, besides: str = "") -> AsyncIterator[None]:
-    """What the body started has ended after it: tasks, threads, sockets, and the lock of a file.
+    """Check that the body's tasks, threads and sockets end, and that it releases the file's lock.
 
-    ``besides`` is in the name of a coroutine that nobody can end.
+    ``besides`` is part of the name of a coroutine that cannot be ended.
     """
     tasks, threads, lines = asyncio.all_tasks(), ours(), sockets()
     yield
@@ -113,7 +113,7 @@ async def test_a_sender_whose_wait_has_just_expired_does_not_keep_the_server_fro
         wait.reschedule(0)
         while not wait.expired():
             await asyncio.sleep(0)
-        replies.close()  # as the server does when it ends, at this very moment
+        replies.close()  # the server does this when it ends, at this very moment
         await host.stop()
         await asyncio.gather(*senders)
 
@@ -139,9 +139,7 @@ async def test_an_agent_that_does_not_end_does_not_keep_the_server_from_closing(
 
 
 async def _cancelled(work: Callable[[], Awaitable[None]], after: int) -> bool:
-    """Begin something and cancel it after so many rounds of the loop; return whether that came
-    before its end.
-    """
+    """Cancel the work after this many rounds of the loop; return whether it was still running."""
     task = asyncio.ensure_future(work())
     for _ in range(after):
         await let_time_pass(0.0005 if after > 20 else 0)
@@ -196,7 +194,7 @@ async def test_what_is_left_when_a_wait_for_the_end_is_over_goes_on_at_the_next_
 
 
 class SlowToCount(SqliteTaskStore):
-    """A store that is open, and does not come to say what there is to do."""
+    """An open store that never returns the number of unclaimed tasks."""
 
     asked: asyncio.Event
 

@@ -1,4 +1,4 @@
-"""Tenants and owners: nobody sees what is another's, nor by the work for it."""
+"""Tenants and owners: callers see no data of others, and cannot infer it from the server's work."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ async def test_a_message_that_two_tenants_send_alike_is_no_repeat(shops):
         assert tasks[0] == tasks[2] != tasks[1]
 
 
-# -- the work for an id of another owner is that for one that never was: counted, not timed --------
+# -- a foreign id costs the same queries as an unknown id: counted, not timed ----------------------
 
 
 ADA = CallContext(caller=Caller(id="ada", authenticated=True, claims={"org": "acme"}))
@@ -120,11 +120,11 @@ EVE = CallContext(caller=Caller(id="eve", authenticated=True, claims={"org": "ev
 
 
 WORK: ContextVar[list[tuple[str, int]]] = ContextVar("WORK")
-"""The queries for a request by name, with the number of their rows, and its appends."""
+"""The queries and appends of a request: their names and numbers of rows."""
 
 
 class Counted:
-    """Notes what a store does for a request, and not what the host does beside it."""
+    """Record the store's work for a request, without the host's background work."""
 
     async def _rows(self, name: str, values: Any) -> Any:
         rows = await super()._rows(name, values)  # type: ignore[misc]
@@ -177,7 +177,7 @@ async def caller(counted: Callable[[], Any]) -> AsyncIterator[Talk]:
 
 
 def asked(caller: Talk, task_id: str) -> dict[str, Any]:
-    """Return each operation about a task, as another owner asks for it."""
+    """Return each operation on a task, called as another owner."""
     service, hook = caller.service, {"task_id": task_id, "id": "hook"}
     config = TaskPushNotificationConfig(url="https://hooks.example.com/a2a", **hook)
     page = ListTaskPushNotificationConfigsRequest(task_id=task_id)
@@ -212,5 +212,5 @@ async def test_a_foreign_id_costs_the_queries_of_an_unknown_one(caller: Talk) ->
                 await ask()
             WORK.reset(token)
         assert work[0] == work[1], name
-        # One query decides, nothing is read of the task, and nothing is written.
+        # One query decides; it reads no row of the task, and nothing is written.
         assert work[0] == [("load", 0)], name

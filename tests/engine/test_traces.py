@@ -1,4 +1,4 @@
-"""``turn.trace`` is the trace of the turn's message: in every run, after every restart."""
+"""``turn.trace`` is the trace of the turn's message, in every attempt and after every restart."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SECOND = TraceContext(traceparent="00-11111111111111111111111111111111-222222222
 
 
 def within(trace: TraceContext) -> CallContext:
-    """Return the context of a request that belongs to a trace."""
+    """Return the context of a request in a trace."""
     return CallContext(trace=trace)
 
 

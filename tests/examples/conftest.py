@@ -1,4 +1,4 @@
-"""The examples, served as anybody would serve them, and called by the public client."""
+"""The examples, served as a user serves them, and called by the public client."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Serve = Callable[..., AbstractAsyncContextManager[parley.RemoteAgent]]
 
 
 def load(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """Return an example as a module, made anew."""
+    """Return a fresh import of an example."""
     monkeypatch.syspath_prepend(EXAMPLES)
-    for each in EXAMPLES.glob("*.py"):  # another test's module may have the name of one
+    for each in EXAMPLES.glob("*.py"):  # another test may have loaded a module of this name
         monkeypatch.delitem(sys.modules, each.stem, raising=False)
     spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
     assert spec

@@ -1,4 +1,4 @@
-"""An address is changed with proof, and in no other way."""
+"""An address changes only with proof."""
 
 from __future__ import annotations
 

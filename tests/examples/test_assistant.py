@@ -1,4 +1,4 @@
-"""The assistant: functions, MCP and A2A skills as tools, by its rules and by any endpoint."""
+"""The assistant: functions, MCP and A2A skills as tools, with its rules and with any endpoint."""
 
 from __future__ import annotations
 

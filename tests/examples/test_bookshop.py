@@ -20,7 +20,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 async def shop(example: Any, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Any]:
-    """The shop, whose payments a stand-in takes."""
+    """The shop, with a stand-in for the payment provider."""
     payments = example("payments")
     async with under_uvicorn(payments.app) as url:
         monkeypatch.setenv("PAYMENTS_URL", url)
@@ -37,7 +37,7 @@ async def pay(task: parley.Task) -> None:
 
 
 async def waiting(remote: parley.RemoteAgent, text: str) -> parley.Task:
-    """Order a book, and return the task once it waits for the payment."""
+    """Order a book, and return the task when it waits for the payment."""
     task = await remote.send(text, return_immediately=True)
     async with asyncio.timeout(10):
         while not (task.status.message and "Please pay" in task.status.message.text):
@@ -55,7 +55,7 @@ async def test_a_book_is_sent_when_it_is_paid(shop: Any, serve: Any) -> None:
         done = await remote.wait(task.id, timeout=10)
         assert done.text == "The Odyssey is on its way. Paid: 12.50 EUR."
         assert (await remote.get(other.id)).state is TaskState.WORKING
-        await pay(task)  # the provider makes its callback again
+        await pay(task)  # the provider repeats its callback
         await pay(other)
         assert (await remote.wait(other.id, timeout=10)).state is TaskState.COMPLETED
     assert len(shop.payments.payments) == 2
@@ -64,7 +64,7 @@ async def test_a_book_is_sent_when_it_is_paid(shop: Any, serve: Any) -> None:
 async def test_a_payment_arrives_while_the_shop_is_closed(
     shop: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The provider tries again until the shop is open, at the address that it was given."""
+    """The provider retries the given address until the shop is open."""
     monkeypatch.setattr(shop.payments, "FIRST_PAUSE", 0.02)
     store = f"sqlite:///{tmp_path}/shop.db"
     async with serving(parley.asgi(shop.agent, store=store)) as url, parley.connect(url) as remote:

@@ -1,4 +1,4 @@
-"""The repair shop: its own command starts it, real MCP servers, one kill with a car on the lift."""
+"""The repair shop: its own command starts it with real MCP servers; one kill hits a raised lift."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ RATTLE = "My Toyota Camry 2018, XYZ123, is making a rattling noise"
 
 
 class Shop:
-    """The shop as its own command starts it, and what it leaves in its folder."""
+    """A shop that its own command starts, and the files in its folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -52,12 +52,12 @@ class Shop:
 
     @property
     def moves(self) -> list[str]:
-        """What the lift has done."""
+        """The lift's moves from its journal."""
         journal = self.folder / "lift.txt"
         return journal.read_text("utf-8").splitlines() if journal.exists() else []
 
     def forget(self) -> None:
-        """Bring the car back as it was, with the lift down."""
+        """Reset the car, with the lift down."""
         assert not self.is_up
         for path in self.folder.glob("*.cleared"):
             path.unlink()
@@ -70,7 +70,7 @@ class Shop:
 
     @property
     def mechanics(self) -> list[int]:
-        """The processes that were the mechanic, the newest last."""
+        """The process ids of the mechanic, the newest last."""
         return [int(pid) for pid in re.findall(r"mechanic +runs as process (\d+)", self.said)]
 
     def close(self) -> None:
@@ -118,7 +118,7 @@ async def test_the_customer_s_car_is_repaired_although_the_mechanic_is_killed_be
     monkeypatch.setattr(customer, "SHOP", shop.urls[0])
     talk = asyncio.create_task(customer.main())
     try:
-        # The lift writes its journal before it says where it is.
+        # The lift writes its journal before it reports its position.
         await until(lambda: (len(shop.moves) == 3 and shop.is_up) or talk.done(), 120, 0.02)
         os.kill(shop.mechanics[-1], signal.SIGKILL)
         await asyncio.wait_for(talk, 120)
@@ -199,7 +199,7 @@ async def test_the_lift_comes_down_after_a_failure_and_when_it_was_forgotten(
             else:
                 await mechanic.on_the_lift(turn, tools, "fit", break_something)
 
-    async with parley.connect(clumsy) as remote:  # its own watching sees no task of its own
+    async with parley.connect(clumsy) as remote:  # its own observation finds no task of this agent
         task = await remote.send("fail")
     assert (task.state, task.text) == (TaskState.FAILED, "The bolt broke.")
     assert shop.moves == ["up 2 m", "down 2 m"]

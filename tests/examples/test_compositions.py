@@ -1,4 +1,4 @@
-"""Several agents: one after another, at once, by a planner, from hand to hand."""
+"""Several agents: in sequence, in parallel, by a planner, and with handovers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def test_what_the_shop_knows_nothing_of_is_refused(example, serve) -> None
         assert "I know about delivery, returns and payment." in task.text
 
 
-# -- three agents look at numbers at once, and one report has what they found ----------------------
+# -- three agents analyze numbers in parallel, and one report contains their results ---------------
 
 
 VALUES = [10, 11, 12, 11, 13, 40, 14, 15]
@@ -65,7 +65,7 @@ async def test_no_numbers_are_refused_by_name(example, serve) -> None:
 
 async def test_an_agent_that_fails_is_named_in_the_report(example, serve) -> None:
     module = example("report")
-    module.min = None  # what only one of them uses
+    module.min = None  # only one agent uses this function
     async with serve(module.agent) as reporter:
         task = await reporter.send({"values": VALUES})
         assert "No result: Statistics" in task.text
@@ -107,7 +107,7 @@ async def test_a_refusal_of_the_other_agent_is_told(example, serve, monkeypatch)
             assert task.text == "There is no trip: You are in Berlin already."
 
 
-# -- A conversation goes from customer service to billing and back, with its context ---------------
+# -- a conversation moves from customer service to billing and back, with its context --------------
 
 
 async def test_billing_knows_what_was_said_and_returns_the_conversation(example, serve) -> None:

@@ -1,4 +1,4 @@
-"""A flight agent that asks for what it was not told, and books once."""
+"""A flight agent that asks for missing details, and books once."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The exchanges that the introductory documents of A2A print, typed in as they are printed.
+"""The exchanges in A2A's introductory documents, copied as printed.
 
-None of them names a version, and some mix the forms of 0.3 and 1.0. The examples that stand for
-these documents are served with ``--missing-version 1.0``.
+None of the documents names a version, and some mix the forms of 0.3 and 1.0. The examples for these
+documents are served with ``--missing-version 1.0``.
 """
 
 from __future__ import annotations

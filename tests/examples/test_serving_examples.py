@@ -1,4 +1,4 @@
-"""Examples of serving, of streams, and of drawings that are drawn again."""
+"""Examples of serving, of streams, and of drawings with revisions."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def test_an_agent_answers_inside_an_application(example) -> None:
 def test_every_example_says_how_to_run_it(path) -> None:
     docstring = path.read_text("utf-8").split('"""')[1]
     assert f"examples/{path.name}" in docstring or f"{path.stem}:app" in docstring
-    ways = ("parley send", f"pytest examples/{path.name}", "curl")  # not every one is an agent
+    ways = ("parley send", f"pytest examples/{path.name}", "curl")  # some examples are no agents
     assert any(way in docstring for way in ways)
 
 
@@ -102,7 +102,7 @@ async def test_the_agents_of_the_catalog_are_found_and_called(example) -> None:
                 assert "Tokyo" in (await agent.send("What time is it in Tokyo?")).text
 
 
-# -- A report that grows while it is read, from a script or from a model ---------------------------
+# -- a report that grows while a client reads it, from a script or from a model --------------------
 
 
 @pytest.fixture
@@ -181,7 +181,7 @@ async def test_a_model_that_fails_fails_the_report(report, serve, monkeypatch) -
     assert "404" not in task.status.message.text  # details are for the server's log
 
 
-# -- drawings that are drawn again, each by a task of its own --------------------------------------
+# -- revisions of drawings, each by its own task ---------------------------------------------------
 
 
 @pytest.fixture

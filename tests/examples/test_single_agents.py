@@ -1,4 +1,4 @@
-"""Agents that do one thing each."""
+"""Agents with one purpose each."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ async def test_it_reads_the_clock_of_the_server(example) -> None:
     assert abs(datetime.now(UTC) - now).total_seconds() < 60
 
 
-# -- the money changer: data in, questions for what is missing, data out ---------------------------
+# -- the currency agent: data in, questions for missing data, data out -----------------------------
 
 
 @pytest.fixture
@@ -142,7 +142,7 @@ async def test_the_card_describes_what_goes_in(currency, serve) -> None:
         assert schema["properties"]["target"]["default"] == "EUR"
 
 
-# -- A skill that reads files of any size, and gives one back --------------------------------------
+# -- a skill that reads files of any size, and returns a file --------------------------------------
 
 
 TEXT = "The sea, the SEA! Don't go to the sea.\n"
@@ -184,7 +184,7 @@ async def test_it_says_what_it_wants(counter, serve) -> None:
     assert task.text == "Send a text file, and I count its words."
 
 
-# -- A reminder that sleeps, and comes after a restart ---------------------------------------------
+# -- a reminder that sleeps, and arrives after a restart -------------------------------------------
 
 
 def test_it_reads_when_and_of_what(example) -> None:
@@ -227,7 +227,7 @@ async def _is_asleep(store: SqliteTaskStore, task_id: str) -> bool:
     return record is not None and record.wakes_at is not None
 
 
-# -- the fortune teller whose extension is that of the guides --------------------------------------
+# -- the fortune teller with the extension from the guides -----------------------------------------
 
 
 URI = "https://example.com/ext/konami-code/v1"

@@ -1,4 +1,4 @@
-"""The travel planner: its three conversations, and deaths of its agents at every step."""
+"""The travel planner: its three conversations, and kills of its agents at every step."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ DESKS = {
 
 @pytest.fixture
 def modules(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """Let the example's modules be imported, anew, with a booking office of their own."""
+    """Make fresh imports of the example's modules possible, with their own booking office."""
     monkeypatch.syspath_prepend(FOLDER)
     names = [path.stem for path in FOLDER.glob("*.py")]
     for name in names:
@@ -57,7 +57,7 @@ def modules(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
 
 @asynccontextmanager
 async def desks() -> AsyncIterator[dict[str, str]]:
-    """Serve the specialists, and give their addresses."""
+    """Serve the specialists, and yield their addresses."""
     served = {f"/{name}": __import__(module).agent for name, module in DESKS.items()}
     async with under_uvicorn(parley.asgi(served, store="memory:")) as url:
         addresses = {name: f"{url}/{name}" for name in DESKS}
@@ -76,19 +76,19 @@ async def planner(modules: None) -> AsyncIterator[RemoteAgent]:
 
 
 def journal(folder: Path) -> list[tuple[str, str]]:
-    """Return what the booking office really did: acts, and titles of bookings."""
+    """Return the booking office's journal: acts and titles of bookings."""
     with closing(sqlite3.connect(folder / "bookings.db")) as office:
         return office.execute("SELECT act, title FROM journal ORDER BY id").fetchall()
 
 
 def codes(folder: Path) -> list[tuple[str, str]]:
-    """Return what the booking office did: acts, and codes of bookings."""
+    """Return the booking office's journal: acts and codes of bookings."""
     with closing(sqlite3.connect(folder / "bookings.db")) as office:
         return office.execute("SELECT act, code FROM journal ORDER BY id").fetchall()
 
 
 def still_booked(folder: Path) -> set[str]:
-    """Return the codes of what was booked and not cancelled; each was so once."""
+    """Return the codes of bookings without a cancellation, and check that no act is repeated."""
     acts = Counter(codes(folder))
     assert set(acts.values()) <= {1}
     return {code for act, code in acts if act == "book" and ("cancel", code) not in acts}
@@ -100,7 +100,7 @@ def data_of(task: Task) -> Any:
 
 
 def lines_of(task: Task) -> list[str]:
-    """Return what a task says, line by line."""
+    """Return the lines of a task's text."""
     message = task.status.message
     return (message.text if message and not task.artifacts else task.text).split("\n")
 
@@ -201,7 +201,7 @@ async def test_a_goal_that_changes_half_way_cancels_what_is_booked_in_reverse_or
 
 @contextmanager
 def refusing(kind: str) -> Iterator[None]:
-    """Let the booking office have none left of what is booked next of a kind."""
+    """Make the booking office fail bookings of one kind."""
     office = __import__("booking_office")
     book = office.book
 
@@ -235,7 +235,7 @@ async def test_a_desk_that_refuses_undoes_the_round_and_the_traveller_is_asked(
     with refusing("spa"):
         asked = await planner.send("Add a spa", task=asked)
         assert "the last spa is gone" in lines_of(asked)[0]
-        assert len(still_booked(tmp_path)) == 2  # of the rounds before
+        assert len(still_booked(tmp_path)) == 2  # from the earlier rounds
     done = await planner.send("No spa", task=asked)
     done = await planner.send("yes", task=done)
     assert {each["kind"] for each in data_of(done)["booked"]} == {"flight", "hotel"}
@@ -252,7 +252,7 @@ async def test_a_message_to_the_running_task_changes_what_it_has_done(
 
 @pytest.fixture
 def command(modules: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    """Return the module of the command, whose agents have ports of their own and do not start."""
+    """Return the module of the command; its agents have their own ports and fail to start."""
     spec = importlib.util.spec_from_file_location("travel_command", FOLDER / "__main__.py")
     assert spec
     assert spec.loader
@@ -299,7 +299,7 @@ def log(folder: Path) -> str:
 
 
 async def settled(remote: RemoteAgent, task_id: str, asked: str = "") -> Task:
-    """Return a task that has ended, or asks something else, whatever dies meanwhile."""
+    """Return a task that has ended or asks a new question; retry while its agent restarts."""
     while True:
         with suppress(parley.ClientError, parley.A2AError):
             task = await remote.get(task_id)
@@ -315,7 +315,7 @@ async def settled(remote: RemoteAgent, task_id: str, asked: str = "") -> Task:
 def dying(
     module: str, folder: Path, addresses: Mapping[str, str]
 ) -> Iterator[tuple[str, list[str]]]:
-    """Serve an agent that dies at every step: its address, and later a line for each death."""
+    """Serve an agent that dies at every step; yield its address and a list of deaths."""
     port, deaths = free_port(), []
     words = [sys.executable, str(Path(__file__).with_name("travel_killed.py")), module]
     words += [
@@ -324,7 +324,7 @@ def dying(
         "5" if module in ("hotels", "cars") else "1",
     ]
     env = {**os.environ, **{name.upper(): url for name, url in addresses.items()}}
-    env["SSL_CERT_FILE"] = os.devnull  # reading certificates would cost each process its time
+    env["SSL_CERT_FILE"] = os.devnull  # reading certificates would slow the start of each process
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
             words, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True

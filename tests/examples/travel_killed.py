@@ -1,10 +1,11 @@
 """Serves an agent in processes that die: ``travel_killed.py MODULE PORT STORE SPREAD``.
 
-The agent is one of the travel planner. Each process is forked from this one, which has imported
-everything. It ends as ``kill -9`` does after its second write to the log, or before its third, in
-turn: what it did in between is done and not logged. With a SPREAD of 3 it is the second, third or
-fourth, in turn: an agent whose attempts write more before they get further. The next process
-follows. A line is printed for each death; the last ends with the input.
+The agent is part of the travel planner. Each process is a fork of this process, which has imported
+everything. A process ends as ``kill -9`` ends it: after its second write to the log, or before its
+third, in turn. In the second case, the work since the last write is done but not logged. With a
+SPREAD of 3, the second, third or fourth write counts, in turn: for an agent whose attempts need
+more writes. The next process follows. Each death prints a line; the last process ends with the
+input.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ write = SqliteBatch.write
 
 
 def be(generation: int) -> None:
-    """Serve until it is time to die."""
+    """Serve until this process has to die."""
     writes, last = 0, 2 + generation // 2 % int(sys.argv[4])
 
     def dying_write(self: SqliteBatch) -> None:

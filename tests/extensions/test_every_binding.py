@@ -1,4 +1,4 @@
-"""Extensions mean the same over every binding; what a card leaves off is not offered."""
+"""Extensions work the same over every binding; a feature that a card omits is not served."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ async def test_what_an_extension_refuses_is_refused(remote: parley.RemoteAgent) 
         message_id="m", role=Role.USER, parts=(Part(text="Hi"),), metadata={URI: {"timestamp": 7}}
     )
     request = SendMessageRequest(message=message)
-    with pytest.raises(InvalidParamsError):  # past the client's own extension
+    with pytest.raises(InvalidParamsError):  # bypass the client's own extension
         await remote.service.send_message(request, remote.context)
 
 
@@ -144,7 +144,7 @@ async def test_what_a_webhook_gets_is_chosen_and_its_history_read(
         await remote.push.history(made.id, "another")
 
 
-# -- what an agent leaves off its card, it does not offer: over every binding and version ----------
+# -- the agent does not serve features that its card omits, over every binding and version ---------
 
 
 def bare(**options: Any) -> Agent:
@@ -208,7 +208,7 @@ async def test_events_have_no_numbers_and_repeats_are_new(
 
 
 async def test_schemas_and_files_are_left_out_too(tmp_path: Any) -> None:
-    """Typed skills check their inputs all the same, and large artifacts stay in the task."""
+    """Typed skills still check their inputs, and large artifacts stay in the task."""
     agent = Agent("Bare", card=CardDetails(default_extensions=False))
 
     @agent.skill(replies="task")

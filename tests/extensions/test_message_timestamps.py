@@ -1,4 +1,4 @@
-"""The extension that says when messages and artifacts were made."""
+"""The extension for the creation times of messages and artifacts."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def test_a_moment_that_is_none_is_refused_with_its_place(talk: Any, said: 
 
 
 async def test_a_message_that_is_sent_again_has_the_same_moment(serve: Any) -> None:
-    """Or it would be another message under the same id."""
+    """With another time, the repeat would be a different message with the same id."""
     moments = iter([DAWN])
     client = MessageTimestamps(clock=lambda: next(moments))
     async with serve(stamped(), extensions=[client]) as remote:

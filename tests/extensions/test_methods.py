@@ -1,4 +1,4 @@
-"""Methods that extensions add, and how extensions are negotiated, over the HTTP bindings."""
+"""Methods that extensions add, and the negotiation of extensions, over the HTTP bindings."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def test_a_method_is_called_like_those_of_the_specification(serve: Any, bi
         assert isinstance(found, SearchTasksResponse)
         assert [task.id for task in found.tasks] == [sent.id]
         assert (found.tasks[0].artifacts, found.next_page_token) == ((), "")
-        every = await agent.call(SEARCH, SearchTasksRequest(page_size=0))  # as proto3 says none
+        every = await agent.call(SEARCH, SearchTasksRequest(page_size=0))  # the "none" of proto3
         assert len(every.tasks) == 2
         with pytest.raises(InvalidParamsError) as raised:
             await agent.call(SEARCH, SearchTasksRequest(page_size=101))
@@ -208,7 +208,7 @@ async def test_one_call_looks_at_a_bounded_number_of_tasks(monkeypatch: Any, ser
 
 
 class Listing:
-    """A service that lists prepared pages of texts, and keeps the requests for them."""
+    """A service that lists prepared pages of tasks, and records its requests."""
 
     def __init__(self, *pages: str) -> None:
         self.pages = pages

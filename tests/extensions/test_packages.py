@@ -1,4 +1,4 @@
-"""The packages in ``extensions/``, installed as anybody installs them, and their own tests."""
+"""The packages in ``extensions/``, installed as a user installs them, and their own tests."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def python() -> Path:
 
 @pytest.mark.peer
 def test_the_packages_hold_what_their_pages_say(python: Path) -> None:
-    """Each runs its tests with real servers and clients, all in one process."""
+    """Each package runs its tests with real servers and clients, all in one process."""
     tests = [str(path) for path in sorted(FOLDER.glob("*/tests"))]
     assert len(tests) == 4
     options = ("-q", "-c", os.devnull, "-p", "no:cacheprovider", "--import-mode=importlib")

@@ -1,4 +1,4 @@
-"""What extensions make of messages, statuses and artifacts, before anybody sees them."""
+"""Extensions change messages, statuses and artifacts before a caller or an agent sees them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ URI = "urn:example:mood:v1"
 
 
 class Mood(Extension):
-    """Says in which mood everything is said."""
+    """An extension that adds a mood to all output."""
 
     uri = URI
     data = str
@@ -77,7 +77,7 @@ def agent_with(*extensions: Extension) -> Agent:
     async def chunks(turn: Turn) -> None:
         async with turn.stream("Poem") as out:
             await out.write("roses")
-            await asyncio.sleep(0.03)  # so that the first chunk goes out by itself
+            await asyncio.sleep(0.03)  # so that the first chunk leaves as its own event
             await out.write("violets")
 
     return agent
@@ -101,7 +101,7 @@ async def test_stream_and_task_agree_on_what_was_enriched(talk: Any) -> None:
 
 
 class Meddler(Extension):
-    """Changes what is not its to change."""
+    """An extension that changes protected fields."""
 
     uri = "urn:example:meddler:v1"
 
@@ -160,7 +160,7 @@ async def test_a_direct_reply_that_an_extension_spoils_is_an_internal_error(talk
 
 
 class Censor(Extension):
-    """Lets some words not out."""
+    """An extension that removes forbidden words."""
 
     uri = "urn:example:censor:v1"
 

@@ -1,4 +1,4 @@
-"""An agent that asks its policy, to be killed after the decision: ``authorizing.py PORT STORE``."""
+"""An agent that asks its policy, killed after the decision: ``authorizing.py PORT STORE``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TRACE = f"{sys.argv[2].removeprefix('sqlite:///')}.asked"
 
 
 def policy(access: Access) -> bool:
-    """Allow what is no order of more than 100, and note each action that is asked about."""
+    """Allow everything except orders above 100, and record each action in a file."""
     if access.action:
         with open(TRACE, "a") as trace:
             trace.write(f"{access.action} {access.resource} {access.caller.id}\n")
@@ -21,7 +21,7 @@ def policy(access: Access) -> bool:
 
 
 async def caller(scope: Any) -> Caller:
-    """Everybody is one user, with a client and scopes."""
+    """Return the same user for every request, with a client and scopes."""
     return Caller(
         "ada",
         authenticated=True,

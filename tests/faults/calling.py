@@ -1,4 +1,4 @@
-"""An agent that calls others, to be killed while it waits: ``calling.py PORT STORE URL...``."""
+"""An agent that calls others, killed while it waits: ``calling.py PORT STORE URL...``."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A composition that kills its own process at each step, once: ``composed.py PORT STORE FOLDER``.
 
-FOLDER has a file for each point at which the process has died, and ``began`` and ``ended``, a line
-for each message that a part has begun to work on, and has answered.
+FOLDER contains a file for each point at which the process has died. It also contains ``began`` and
+``ended``, with a line for each message that a part has begun or answered.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ POINTS = (sys.argv[4] if len(sys.argv) > 4 else "").split(",")
 
 
 def dies(point: str) -> None:
-    """End the process as ``kill -9`` does, if it has not died here before."""
+    """End the process as ``kill -9`` does, once per point."""
     if point in POINTS and not (mark := FOLDER / point).exists():
         mark.touch()
         os.kill(os.getpid(), signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Servers in processes of their own, to be killed and started again."""
+"""Servers in their own processes, which tests kill and start again."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ SERVED = Path(__file__).with_name("served.py")
 
 
 class Served:
-    """A server on a port and a store that stay the same over its deaths.
+    """A server that keeps its port and its store over all restarts.
 
-    It is forked, unless ``python`` names an interpreter to start.
+    It is forked, unless ``python`` names an interpreter.
     """
 
     def __init__(
@@ -54,12 +54,13 @@ class Served:
         self.log = store.with_suffix(".log")
 
     def words(self) -> list[str]:
-        """Return the script of the server and what it is told."""
+        """Return the script of the server and its arguments."""
         grpc = [str(self.grpc_port)] if self.grpc_port else []
         return [str(self._script), str(self.port), self._store_url, *grpc, *self._args]
 
     async def start(self) -> None:
-        """Start the server and wait until it answers: a port is open before a signal is heard."""
+        """Start the server and wait for a response: an open port does not yet mean a signal
+        handler."""
         with self.log.open("ab") as log:
             if self._python:
                 self.process = await asyncio.create_subprocess_exec(
@@ -80,7 +81,7 @@ class Served:
                 await let_time_pass(0.01)
 
     async def end(self, how: int = signal.SIGKILL) -> int:
-        """End the server by a signal; its exit status."""
+        """End the server by a signal, and return its exit status."""
         assert self.process is not None
         with contextlib.suppress(ProcessLookupError):
             self.process.send_signal(how)
@@ -116,7 +117,7 @@ def _target() -> Agent:
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server to be told anything, in a thread with a loop of its own."""
+    """A server for hostile requests, in a thread with its own event loop."""
     store = f"sqlite:///{tmp_path_factory.mktemp('hostile') / 'tasks.db'}"
     app = parley.asgi(_target(), store=store, settings=Settings(max_body_bytes=LIMIT), drain=0.5)
     address: Future[str] = Future()

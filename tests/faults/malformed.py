@@ -1,4 +1,4 @@
-"""Requests as they should not be, and what is said to them."""
+"""Malformed requests, and the errors in response."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def with_data(value: str) -> bytes:
 
 GOOD = call("SendMessage", {"message": MESSAGE})
 
-# What is sent, the code of the refusal, and words in it that help.
+# Each request, its error code, and words from the error message.
 MALFORMED: dict[str, tuple[bytes, int, str]] = {
     "nothing": (b"", -32700, "empty"),
     "blanks": (b" \n", -32700, "empty"),
@@ -114,7 +114,7 @@ MALFORMED: dict[str, tuple[bytes, int, str]] = {
 }  # fmt: skip
 
 
-# Every field of every operation, as it should be, and values that most of them cannot have.
+# Valid requests with every field of every operation, and values that most fields reject.
 FULL: dict[str, dict[str, Any]] = {
     "SendMessage": {
         "tenant": "",

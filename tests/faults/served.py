@@ -1,4 +1,4 @@
-"""The agents that the fault tests serve in a process of their own: ``served.py PORT STORE``."""
+"""The agents that the fault tests serve in a separate process: ``served.py PORT STORE``."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ async def traced(turn: Turn) -> str:
 
 
 def who(scope: dict[str, Any]) -> Caller:
-    """Return who the headers say; without any of ours, nobody."""
+    """Identify the caller by the headers; without ``x-user`` the caller is anonymous."""
     given = {name: value.decode() for name, value in scope["headers"]}
     if b"x-user" not in given:
         return Caller()

@@ -1,4 +1,4 @@
-"""An agent that calls others is killed while it waits: nothing is sent twice, nothing forgotten."""
+"""An agent dies while it calls other agents: no message is sent twice, and no call is lost."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CALLING = Path(__file__).with_name("calling.py")
 
 
 class Peer:
-    """An agent that counts the messages that began a task, and waits until it is let go."""
+    """An agent that counts the messages that begin a task, and waits until a test releases it."""
 
     def __init__(self, name: str, *, asks: bool = False) -> None:
         self.messages: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""Cancel against everything else that may happen to a task at the same moment, over HTTP."""
+"""Cancellation against every other event of a task at the same moment, over HTTP."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CANCELED, COMPLETED, FAILED = TaskState.CANCELED, TaskState.COMPLETED, TaskState
 
 @asynccontextmanager
 async def called(agent: Agent, tmp_path: Path) -> AsyncIterator[RemoteAgent]:
-    """Serve an agent on a durable store, and call it without second tries."""
+    """Serve an agent on a durable store, and yield a client without retries."""
     app = parley.asgi(agent, store=f"sqlite:///{tmp_path / 'tasks.db'}", drain=0.5)
     async with serving(app) as url, parley.connect(url, retries=0) as remote:
         async with asyncio.timeout(60):
@@ -43,7 +43,7 @@ async def called(agent: Agent, tmp_path: Path) -> AsyncIterator[RemoteAgent]:
 
 
 def state_of(reply: Task | Message | BaseException) -> TaskState:
-    """The state that a caller was told: by a task, or by the refusal to cancel it."""
+    """The state that a caller saw: in the task, or in the error of the cancellation."""
     if isinstance(reply, TaskNotCancelableError):
         return TaskState(reply.metadata["state"])
     assert isinstance(reply, Task), reply
@@ -55,7 +55,7 @@ async def events_of(stream: Any) -> list[Any]:
 
 
 def ends_of(events: list[Any]) -> list[TaskState]:
-    """Every terminal state that a reader was told."""
+    """Every terminal state in a reader's events."""
     states = [e.status.state for e in events if isinstance(e, Task | TaskStatusUpdateEvent)]
     return [state for state in states if state.is_terminal]
 
@@ -67,7 +67,7 @@ async def eventually(remote: RemoteAgent, task_id: str, state: TaskState) -> Non
 
 
 class Racers:
-    """Skills that end when they are told to, each in its own way."""
+    """Skills that end when a test opens their gate, each in a different way."""
 
     def __init__(self) -> None:
         self.agent = Agent("Racers", execution=Execution(cancel_grace=0.05))
@@ -103,14 +103,14 @@ class Racers:
 
 
 async def race(racers: Racers, remote: RemoteAgent, skill: str, number: int) -> TaskState:
-    """Let a task end and cancel it at nearly the same moment; the end that everyone was told."""
+    """End a task and cancel it at nearly the same moment; return the end that all readers see."""
     name = f"{skill}-{number}"
     started = await remote.send(name, metadata={"skill": skill}, return_immediately=True)
     assert isinstance(started, Task)
     stream = remote.subscribe(started.id, after=0)
     first = await anext(stream)
     reader = asyncio.create_task(events_of(stream))
-    # From well before the cancellation can arrive to well after.
+    # The pause ranges from well before the cancellation arrives to well after.
     pause = 0.0005 * 1.35 ** (number % 25)
     asyncio.get_running_loop().call_later(pause, racers.gates[name].set)
     [answer] = await asyncio.gather(remote.cancel(started.id), return_exceptions=True)
@@ -118,7 +118,7 @@ async def race(racers: Racers, remote: RemoteAgent, skill: str, number: int) -> 
     seen = await asyncio.wait_for(reader, 5)
     replayed = await events_of(remote.subscribe(started.id, after=0))
     assert replayed == [first, *seen]
-    assert ends_of(seen) == [told], "a stream has one end, and it is the one that was answered"
+    assert ends_of(seen) == [told], "the stream needs one end, equal to the reply"
     assert (await remote.get(started.id)).state is told
     if told is COMPLETED:
         with pytest.raises(TaskNotCancelableError):
@@ -170,7 +170,7 @@ async def test_the_sender_is_told_the_same_end_as_who_cancels(tmp_path: Path) ->
 
 
 async def test_cancel_and_an_answer_at_once_leave_nobody_waiting(tmp_path: Path) -> None:
-    """A cancellation that comes while the turn is being prepared is seen, too."""
+    """The turn also notices a cancellation during its preparation."""
     agent = Agent("Endless", execution=Execution(cancel_grace=0.1))
 
     @agent.skill
@@ -254,7 +254,7 @@ async def test_five_callers_who_answer_one_question_each_get_their_own_turn(tmp_
         return " ".join([(await turn.ask(f"Question {n}?")).text for n in range(3)])
 
     async def answer(remote: RemoteAgent, task: Task, number: int) -> tuple[int, str]:
-        """Send an answer, every other one as a stream; what its own turn ended with."""
+        """Send an answer, every other time as a stream, and return the end of its own turn."""
         said = f"answer-{number}"
         if number % 2:
             reply = await remote.send(said, task_id=task.id)
@@ -280,7 +280,7 @@ async def test_five_callers_who_answer_one_question_each_get_their_own_turn(tmp_
             assert final.state is COMPLETED
             said = [m.text for m in final.history if m.text.startswith("answer")]
             assert final.text == " ".join(said)
-            # In the order in which they were taken, each was told what came of its own turn.
+            # The agent handles the answers in order, and each sender sees the end of its own turn.
             told = {f"answer-{number}": text for number, text in taken}
             assert [told[text] for text in said][:2] == ["Question 1?", "Question 2?"]
             assert told[said[2]] in ("done", final.text)

@@ -1,4 +1,5 @@
-"""Many readers: slow ones, silent ones, ones that go; nobody waits for them, and nobody misses."""
+"""Many readers, also slow, silent and disconnected ones: none delays others, and none misses
+events."""
 
 from __future__ import annotations
 
@@ -22,14 +23,14 @@ STEADY, SLOW, GONE = 120, 50, 30
 STOPPED = 40
 SUBSCRIPTIONS = 1000
 
-# What a server may hold for one reader that is behind: a page of events, and what is being sent.
+# The server's memory limit for a slow reader: a page of events and the data in transit.
 BYTES_A_READER = 2 << 20
 BYTES_A_SUBSCRIPTION = 60_000
 
 
 @asynccontextmanager
 async def subscribed(served: Served, task_id: str, *, room: int = 0) -> AsyncIterator[Connection]:
-    """A subscription; with ``room`` on a socket that takes so many bytes before it is read."""
+    """Subscribe to a task; with ``room``, on a socket with this receive buffer in bytes."""
     sock = socket.socket()
     if room:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, room)
@@ -48,7 +49,7 @@ async def subscribed(served: Served, task_id: str, *, room: int = 0) -> AsyncIte
 
 @pytest.fixture
 def many_sockets() -> None:
-    """Let this process, and those that it starts, have two sockets for every subscription."""
+    """Allow this process and its children two sockets for every subscription."""
     try:
         import resource
     except ImportError:  # Windows, which does not count them
@@ -62,14 +63,14 @@ def many_sockets() -> None:
 
 
 async def memory_of(agent: RemoteAgent) -> int:
-    """How much memory the server has had at most."""
+    """Return the peak memory of the server."""
     reply = await agent.send("how much?", metadata={"skill": "memory"})
     assert isinstance(reply, Message)
     return int(reply.text)
 
 
 async def flood(agent: RemoteAgent, count: int, size: int) -> Task:
-    """A task that waits for a word to stream so many chunks of so many characters."""
+    """Start a task that streams this many chunks of this many characters after a word."""
     task = await agent.send(f"{count} {size}", metadata={"skill": "flood"})
     assert isinstance(task, Task)
     assert task.state is TaskState.INPUT_REQUIRED
@@ -77,7 +78,7 @@ async def flood(agent: RemoteAgent, count: int, size: int) -> Task:
 
 
 def number_of(frame: str) -> int:
-    """The number of an event in the task's log."""
+    """Return the number of an event in the task's log."""
     number = id_of(frame)
     assert number is not None
     return int(number)
@@ -88,7 +89,8 @@ async def test_two_hundred_readers_some_slow_some_gone(served: Served) -> None:
     written = asyncio.Event()
 
     async def read(http: Connection, stop: int, leave: int) -> list[int]:
-        """Read to the end, or stop after so many events until all is written, or leave."""
+        """Read to the end; or pause after ``stop`` events until all is written; or leave after
+        ``leave``."""
         numbers = []
         async for frame in http.frames():
             numbers.append(number_of(frame))
@@ -110,7 +112,7 @@ async def test_two_hundred_readers_some_slow_some_gone(served: Served) -> None:
             asyncio.create_task(read(http, *how))
             for http, how in zip(readers, behaviour, strict=True)
         ]
-        # The slow ones read on only when the agent has written everything and its sender knows.
+        # The slow readers resume only after the agent has written everything and its sender knows.
         done = await agent.send("now", task=task)
         assert isinstance(done, Task)
         assert done.state is TaskState.COMPLETED
@@ -128,7 +130,7 @@ async def test_two_hundred_readers_some_slow_some_gone(served: Served) -> None:
 
 
 async def test_readers_that_stop_cost_little_and_catch_up_from_the_store(served: Served) -> None:
-    """More is written than the operating system takes for them, 12 MB for each."""
+    """The agent writes more than the operating system buffers for a reader: 12 MB for each."""
     async with AsyncExitStack() as stack, asyncio.timeout(60):
         agent = await stack.enter_async_context(parley.connect(served.url))
         for stopped in (0, STOPPED):
@@ -163,7 +165,7 @@ async def test_a_reader_that_stops_again_and_again_loses_nothing(served: Served)
                 update = data_of(frame)["result"].get("artifactUpdate")
                 if update is not None:
                     text += "".join(part["text"] for part in update["artifact"]["parts"])
-                if len(numbers) % 300 == 0:  # in between, more is written, and others are served
+                if len(numbers) % 300 == 0:  # the server also does other work
                     assert (await agent.get(task.id)).state is TaskState.COMPLETED
                     other = await flood(agent, 10, 10)
                     await agent.send("now", task=other)
@@ -176,9 +178,9 @@ async def test_a_thousand_idle_subscriptions_hear_of_their_tasks(
 ) -> None:
     async with AsyncExitStack() as stack, asyncio.timeout(60):
         agent = await stack.enter_async_context(parley.connect(served.url))
-        skills = ("chat", "forever")  # one parks its task, one keeps it running
+        skills = ("chat", "forever")  # one suspends its task, one keeps it running
         tasks = []
-        for _ in range(SUBSCRIPTIONS // 20):  # not all at once, which would take memory of its own
+        for _ in range(SUBSCRIPTIONS // 20):  # not all at once, which would need extra memory
             tasks += await asyncio.gather(
                 *(
                     agent.send("go", metadata={"skill": skills[n % 2]}, return_immediately=True)

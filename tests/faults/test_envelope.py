@@ -1,4 +1,4 @@
-"""A server is killed while a client of the envelope protocol reads a stream, and comes back."""
+"""A server is killed and restarted while a client of the envelope protocol reads a stream."""
 
 from __future__ import annotations
 
@@ -36,5 +36,5 @@ async def test_a_stream_goes_on_over_the_death_of_its_server(served: Served) -> 
         reconnects = client.connection.reconnects
     assert reconnects >= 1
     assert len(numbers) == len(set(numbers))
-    # A turn that is repeated streams its artifact from the beginning, in place of what was there.
+    # A repeated turn streams its artifact from the beginning and replaces the earlier content.
     assert [int(word) for word in words[-CHUNKS:]] == list(range(CHUNKS))

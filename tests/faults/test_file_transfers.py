@@ -1,4 +1,4 @@
-"""Files over lines that break and servers that die, and of any size in constant memory."""
+"""Files over broken connections and killed servers, and of any size in constant memory."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ asyncio.run(main(*sys.argv[1:]))
 
 
 def big_file(path: Path, size: int, seed: int = 7) -> str:
-    """Write a file of so many bytes, no two parts of it alike, and return its digest."""
+    """Write a file of this size without repetitions, and return its digest."""
     noise, digest = random.Random(seed), hashlib.sha256()
     with path.open("wb") as file:
         while size:
@@ -56,7 +56,7 @@ def digest_of(path: Path) -> str:
 
 
 async def peak_of(url: str) -> int:
-    """The most memory that the server has had."""
+    """Return the peak memory of the server."""
     async with parley.connect(url) as remote:
         answer = await remote.send("?", metadata={"skill": "memory"})
         assert isinstance(answer, parley.Message)
@@ -66,7 +66,7 @@ async def peak_of(url: str) -> int:
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="memory is not told there")
 async def test_500_mb_go_in_and_out_in_constant_memory(served: Served, tmp_path: Path) -> None:
-    """A twentieth of the bytes takes about as much memory, on both sides."""
+    """A twentieth of the bytes needs about as much memory, on both sides."""
     peaks = []
     for size in (25 * MIB, 500 * MIB):
         digest = big_file(tmp_path / "big.bin", size)
@@ -88,7 +88,7 @@ async def test_500_mb_go_in_and_out_in_constant_memory(served: Served, tmp_path:
 
 
 class Cutter:
-    """Breaks all connections when so many bytes have passed, again and again."""
+    """A proxy that breaks all connections whenever this many bytes have passed."""
 
     def __init__(self, proxy: FaultyProxy, places: list[int]) -> None:
         self._proxy = proxy
@@ -126,7 +126,7 @@ async def test_cuts_at_random_bytes_lose_and_double_nothing(
 async def test_a_server_that_is_killed_meanwhile_goes_on_where_it_was(
     served: Served, tmp_path: Path
 ) -> None:
-    """The upload, the task that reads and the download go on with the next process."""
+    """The upload, the task that reads the file and the download resume in the next process."""
     size = 24 * MIB + 11
     digest = big_file(tmp_path / "in.bin", size)
     restarts: set[asyncio.Task[None]] = set()

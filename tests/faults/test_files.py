@@ -1,4 +1,4 @@
-"""Files and what goes wrong: a server that is killed, a disk that is full, files of any size."""
+"""Files and failures: a killed server, a full disk, and files of any size."""
 
 from __future__ import annotations
 
@@ -145,9 +145,9 @@ async def test_readers_that_do_not_read_cost_little(
             await raw.request("GET", path)
             await raw.head()
         await let_time_pass(0.5)
-        # Each holds a piece that was read, and one that is not sent.
+        # Each connection holds one piece from the file and one piece to send.
         assert resident(served) - before < 60 * MIB
-        assert await offset(http, begun) == 16 * MIB  # and others are served
+        assert await offset(http, begun) == 16 * MIB  # other requests are still served
 
 
 async def test_a_full_disk_refuses_an_upload_which_goes_on_later(

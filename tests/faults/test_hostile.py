@@ -1,4 +1,4 @@
-"""Whatever is sent to a real server: it says what was wrong, and goes on as if nothing was."""
+"""Hostile requests to a real server: it reports the error, and then works normally."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ OPEN = ("TASK_STATE_SUBMITTED", "TASK_STATE_WORKING", "TASK_STATE_INPUT_REQUIRED
 
 @pytest.fixture(autouse=True)
 def _goes_on(url: str, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """After every test the server works, has no task left open, and has logged no error."""
+    """Check after every test that the server works, has no open task, and has logged no error."""
     yield
     task = answer_of(exchanged(url, posted(GOOD)))["result"]["task"]
     assert task["status"]["state"] == "TASK_STATE_COMPLETED"
     deadline = time.monotonic() + 5
-    while any(total(url, state) for state in OPEN):  # what nobody waited for ends, too
+    while any(total(url, state) for state in OPEN):  # tasks without a waiting sender end, too
         assert time.monotonic() < deadline
         block_thread(0.01)
     records = [*caplog.get_records("call"), *caplog.records]
@@ -44,30 +44,30 @@ def _goes_on(url: str, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 
 
 def total(url: str, state: str) -> int:
-    """How many tasks are in a state."""
+    """Return the number of tasks in a state."""
     listed = answer_of(exchanged(url, posted(call("ListTasks", {"status": state}))))["result"]
     return int(listed["totalSize"])
 
 
 def exchanged(url: str, request: bytes, *, ends: bool = False) -> bytes:
-    """Send bytes, and the end if that is to be seen, and return all that comes back."""
+    """Send bytes, and the end of the stream if ``ends``; return the whole response."""
     parts = urlsplit(url)
     with socket.create_connection((parts.hostname, parts.port), timeout=WAIT) as sock:
         received = b""
         try:
             sock.sendall(request)
             if ends:
-                with contextlib.suppress(OSError):  # it may be closed already
+                with contextlib.suppress(OSError):  # the server may have closed it already
                     sock.shutdown(socket.SHUT_WR)
             while piece := sock.recv(65536):
                 received += piece
-        except ConnectionError:  # the server had enough of it
+        except ConnectionError:  # the server closed the connection
             pass
     return received
 
 
 def posted(body: bytes) -> bytes:
-    """The request of HTTP that posts a body."""
+    """Return an HTTP request that posts a body."""
     head = "".join(f"{name}: {value}\r\n" for name, value in JSON.items())
     return f"POST / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{head}".encode() + (
         b"Content-Length: %d\r\n\r\n" % len(body) + body
@@ -75,7 +75,7 @@ def posted(body: bytes) -> bytes:
 
 
 def answer_of(received: bytes) -> Any:
-    """The JSON in a response."""
+    """Return the JSON of a response."""
     return json.loads(received.partition(b"\r\n\r\n")[2])
 
 
@@ -122,7 +122,7 @@ async def test_a_wrong_value_in_any_field_is_taken_or_refused_by_its_name(
                 parent[path[-1]] = wrong
                 answer = (await http.ask("POST", "/", call(method, params), JSON)).json
                 code = answer.get("error", {}).get("code", 0)
-                # An accepted output mode of no sense is one that the agent does not give.
+                # An unknown accepted output mode counts as a mode that the agent does not produce.
                 accepts = (-32005,) * ("acceptedOutputModes" in path)
                 assert code in (0, -32602, -32001, *accepts), (path, wrong, answer)
                 codes.add(code)

@@ -1,4 +1,4 @@
-"""Whatever is sent to the paths of HTTP+JSON, of either version: it is refused, and no more."""
+"""Hostile requests to the paths of HTTP+JSON, of either version: the server only rejects them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FIELDS = {"1.0": "parts", "0.3": "content"}
 
 @pytest.fixture(autouse=True)
 def _goes_on(url: str, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """After every test the server works in either version, and has logged no error."""
+    """Check after every test that the server works in either version, and has logged no error."""
     yield
     for version in VERSIONS:
         task = answer_of(exchanged(url, posted(version, GOOD[version])))["task"]
@@ -40,7 +40,7 @@ def _goes_on(url: str, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 
 
 def head(version: str, *more: str, path: str = "", verb: str = "POST") -> bytes:
-    """The head of a request, without the empty line after it."""
+    """Return the head of a request, without the empty line after it."""
     lines = [
         f"{verb} {path or PATHS[version]} HTTP/1.1",
         "Host: localhost",
@@ -64,7 +64,7 @@ async def send(
 
 
 def with_parts(version: str, parts: str) -> bytes:
-    """A request with this JSON for the parts of its message."""
+    """Return a request with this JSON for the parts of its message."""
     message = {**BODIES[version]["message"], FIELDS[version]: "@"}
     return json.dumps({"message": message}).replace('"@"', parts).encode()
 
@@ -236,7 +236,7 @@ def test_a_request_within_a_body_of_unclear_length_is_not_answered(
     outer = head(version, *framing).replace(b"Connection: close\r\n", b"")
     received = exchanged(url, outer + b"\r\n0\r\n\r\n" + inner, ends=True)
     assert b"HTTP/1.1 200" not in received, received
-    # A coding that is not known is not implemented (RFC 9112 §6.1); nothing else fails here.
+    # An unknown transfer coding means "not implemented" (RFC 9112 §6.1); no other request fails so.
     assert received.startswith((b"HTTP/1.1 400", b"HTTP/1.1 501")) or not received, received
     assert b"HTTP/1.1 500" not in received
 

@@ -1,4 +1,4 @@
-"""Servers that die while a task waits for a credential, and after it has arrived."""
+"""Servers die while a task waits for a credential, and after the credential arrives."""
 
 from __future__ import annotations
 

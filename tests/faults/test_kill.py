@@ -1,4 +1,4 @@
-"""Nothing is lost, doubled or reordered when the server is killed at any moment."""
+"""No event is lost, doubled or reordered when the server is killed at any moment."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WHOLE = "".join(f"{n} " for n in range(CHUNKS))
 
 
 async def read(agent: Any, text: str, skill: str, numbers: list[int]) -> list[Any]:
-    """Read a stream to its end, noting the number of every event."""
+    """Read a stream to its end, and record the number of every event."""
     events = []
     stream = agent.stream(text, metadata={"skill": skill})
     async for event in stream:
@@ -64,7 +64,7 @@ async def test_a_stream_survives_kills_at_random_moments(served: Served, seed: i
 
 
 def text_of(events: list[Any]) -> str:
-    """Return what a reader has who replaces and appends as the updates say."""
+    """Return the text that results from the updates: each replaces or appends."""
     artifacts: dict[str, str] = {}
     for event in events:
         if isinstance(event, TaskArtifactUpdateEvent):
@@ -74,7 +74,7 @@ def text_of(events: list[Any]) -> str:
 
 
 async def check_log(served: Served, task_id: str) -> None:
-    """The log has no gap, one end, and a snapshot that is its fold (L1, L3, L4)."""
+    """Check that the log has no gap and one end, and that the snapshot is its fold (L1, L3, L4)."""
     store = SqliteTaskStore(served.store)
     await store.open(lambda _: None)
     try:
@@ -109,7 +109,7 @@ async def test_steps_that_were_done_are_not_done_again(served: Served) -> None:
             assert done.state is TaskState.COMPLETED
             assert done.text == "0 1 2 3 4 5 6 7 8 9"
     acts = Counter(served.store.with_name("tasks.db.acts").read_text().split("\n")[:-1])
-    # A kill between an act and its entry in the log repeats that one act, and no other.
+    # A kill between an act and its log entry repeats only this act.
     assert sum(acts.values()) - len(acts) <= 3 * len(tasks)
     assert len(acts) == 10 * len(tasks)
 
@@ -117,9 +117,9 @@ async def test_steps_that_were_done_are_not_done_again(served: Served) -> None:
 async def killed_in_its_turn(
     served: Served, skill: str, headers: dict[str, str], **options: Any
 ) -> tuple[str, list[Any]]:
-    """Send a message, kill the server in its turn, and return the turn's last words.
+    """Send a message, kill the server in its turn, and return the turn's final text.
 
-    Beside them, the id of the task and its states.
+    Return the task's id and its states too.
     """
     async with parley.connect(served.url, headers=headers) as agent:
         stream = agent.stream("go", metadata={"skill": skill}, **options)
@@ -137,7 +137,7 @@ async def killed_in_its_turn(
 
 
 async def test_whose_a_turn_is_is_known_after_kills(served: Served) -> None:
-    """Of the first turn and of a later one, each with the claims that came with its message."""
+    """In the first turn and in a later turn, each with the claims of its message."""
 
     async def asked(email: str, **options: Any) -> tuple[str, list[Any]]:
         headers = {"x-user": "bob", "x-email": email}
@@ -203,12 +203,12 @@ async def test_a_run_after_a_kill_knows_that_its_answer_is_not_new(served: Serve
         assert said[:2] == ["yes False", "yes True"]
         done = await agent.get(task.id)
         assert (done.state, done.text) == (TaskState.COMPLETED, "yes True")
-        # An answer is kept and told as the message that it is.
+        # The history contains an answer as the original message.
         assert [m.text for m in done.history if m.role is Role.USER] == ["go", "yes"]
 
 
 async def test_what_was_updated_is_there_after_kills(served: Served) -> None:
-    """Every call that was answered counts, and every call that was made counts once at most."""
+    """Every answered call counts, and no call counts more than once."""
     made, told = 0, []
 
     async def call(agent: Any) -> None:
@@ -252,7 +252,7 @@ async def test_tasks_that_take_a_number_as_a_step_take_one_whatever_is_killed(
             assert done.state is TaskState.COMPLETED
             numbers.append(int(done.text))
     assert len(set(numbers)) == len(tasks)
-    # A kill between the update and its entry in the log leaves a number out for each task at most.
+    # A kill between the update and its log entry skips at most one number per task.
     assert max(numbers) <= len(tasks) * 4
 
 
@@ -273,13 +273,13 @@ async def test_a_server_that_is_told_twice_to_end_fails_no_task(served: Served) 
     async with parley.connect(served.url) as agent:
         first = await agent.send("go", metadata={"skill": "forever"}, return_immediately=True)
         assert isinstance(first, Task)
-        # Somebody waits, so the first signal has something to wait for.
+        # A waiting sender keeps the server open after the first signal.
         waiting = asyncio.create_task(agent.send("go", metadata={"skill": "forever"}))
         while (await agent.list(status=TaskState.WORKING)).total_size < 2:
             await let_time_pass(0.01)
         assert served.process is not None
         served.process.send_signal(signal.SIGTERM)
-        with contextlib.suppress(OSError):  # nobody is let in any more
+        with contextlib.suppress(OSError):  # the server accepts no more connections
             while True:
                 _, writer = await asyncio.open_connection("127.0.0.1", served.port)
                 writer.close()
@@ -314,7 +314,7 @@ async def test_a_terminated_server_lets_go_and_its_successor_goes_on(served: Ser
 
 
 async def test_the_trace_of_a_turn_is_known_after_kills(served: Served) -> None:
-    """Of the first turn and of a later one, each that of its message."""
+    """Both the first turn and a later turn belong to the trace of their message."""
     first = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     second = "00-11111111111111111111111111111111-2222222222222222-00"
 

@@ -1,4 +1,4 @@
-"""A decision of the policy outlives its process: a further attempt does not ask again."""
+"""The log keeps a decision of the policy: after a kill, the next attempt does not ask again."""
 
 from __future__ import annotations
 

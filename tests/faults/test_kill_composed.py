@@ -1,4 +1,4 @@
-"""A composition is killed at every step: nothing that was answered is asked again."""
+"""A composition is killed at every step: no answered request is sent again."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ async def test_a_composition_that_dies_at_every_step_asks_nobody_twice(
     )
     messages = sorted(["asks go first between", "first go", f"left {base}", f"right {base}"])
     ended = Counter((tmp_path / "ended").read_text().splitlines())
-    # What ended beside a part that dies may not be in the log yet.
+    # When a part dies, the result of the parallel part may not be in the log yet.
     assert ended.pop(f"left {base}") <= 2
     assert ended == dict.fromkeys([each for each in messages if not each.startswith("left")], 1)
     if store == "postgres":  # where a message is durable before its function runs
         began = Counter((tmp_path / "began").read_text().splitlines())
-        # The process may die beside a part whose first attempt is in the log, and has not begun.
+        # The process may die when the parallel part's attempt is in the log but has not begun.
         assert began.pop(f"left {base}", 0) <= 1
         assert began == ended
 
@@ -74,7 +74,7 @@ async def _kept_alive(served: Served) -> None:
 
 
 async def _settled(remote: RemoteAgent, task_id: str, after: TaskState | None = None) -> Task:
-    """Return a task that has ended or asks, whatever the server does meanwhile."""
+    """Return a task that has ended or asks a question; retry while the server restarts."""
     while True:
         try:
             task = await remote.get(task_id)

@@ -1,4 +1,4 @@
-"""Tasks that wait in every way survive kills: nothing is forgotten, and nothing done twice."""
+"""Tasks that wait in every way survive kills: no wait is forgotten, and no act is repeated."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ FLEETS = [
 
 
 class Peer:
-    """Another agent, which lives, and counts the messages that it runs."""
+    """Another agent, which stays up and counts its messages."""
 
     def __init__(self) -> None:
         self.messages: Counter[str] = Counter()
@@ -67,7 +67,7 @@ class Peer:
 
 
 class World:
-    """What tasks wait for: it pays, approves and answers, as soon as it is asked to."""
+    """The outside world: it pays, approves and answers as soon as tasks ask."""
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
@@ -76,13 +76,14 @@ class World:
         self.faults: list[str] = []
 
     def acts(self, verb: str) -> list[list[str]]:
-        """Return what tasks did of a kind, without the verb."""
+        """Return the acts of a kind that tasks recorded, without the verb."""
         path = self.fleet.home / "acts"
         lines = path.read_text().splitlines() if path.exists() else []
         return [line.split()[1:] for line in lines if line.startswith(f"{verb} ")]
 
     async def pay(self) -> None:
-        """Post to each callback until it is taken, and once more; another value is refused."""
+        """Post to each callback until it succeeds, and once more; then expect an error for another
+        value."""
         async with aiohttp.ClientSession() as session:
 
             async def post(url: str, value: Any, *expected: int) -> int:
@@ -107,7 +108,7 @@ class World:
                 await let_time_pass(0.05)
 
     async def approve(self) -> None:
-        """Complete each event in the store, from this process, until that succeeds."""
+        """Complete each event in the store, from this process, and retry until that succeeds."""
         store = self.fleet.store
         while True:
             for (name,) in self.acts("approve"):
@@ -125,7 +126,7 @@ class World:
             await let_time_pass(0.05)
 
     async def answer(self, task_ids: list[str]) -> None:
-        """Answer each question; the same message until it is taken, which is once."""
+        """Answer each question, with the same message until the agent accepts it once."""
         while True:
             for task_id in task_ids:
                 await self._answer(task_id)
@@ -146,7 +147,7 @@ class World:
         await self.once(send)
 
     async def once(self, do: Callable[[parley.RemoteAgent], Awaitable[Any]]) -> Any:
-        """Do something with the agent, again and again until no fault keeps it from being done."""
+        """Run a function with a client of the agent, and retry until no fault interrupts it."""
         while True:
             try:
                 async with asyncio.timeout(10), parley.connect(self.fleet.url, retries=0) as remote:
@@ -155,7 +156,7 @@ class World:
                 await let_time_pass(0.05)
 
     async def begin(self, name: str, skill: str) -> str:
-        """Begin a task, once, and return its id."""
+        """Begin a task once, and return its id."""
         message = Message(message_id=f"begin-{name}", role=Role.USER, parts=(Part(text=name),))
         options = {"metadata": {"skill": skill}, "return_immediately": True}
         task = await self.once(lambda remote: remote.send(message, **options))
@@ -172,9 +173,9 @@ class World:
 
 @asynccontextmanager
 async def killing(fleet: Fleet, chance: random.Random) -> AsyncIterator[None]:
-    """Kill replicas at random moments while the context lasts, and start them again.
+    """Kill and restart replicas at random moments within the context.
 
-    As many times as ``KILLS`` at most: on a slow machine a replica has hardly begun when it is hit.
+    Make at most ``KILLS`` kills: on a slow machine, each kill hits a replica that has hardly begun.
     """
 
     over = False
@@ -189,7 +190,7 @@ async def killing(fleet: Fleet, chance: random.Random) -> AsyncIterator[None]:
             await let_time_pass(chance.uniform(0.0, 0.3))
             await victim.start()
 
-    async with asyncio.TaskGroup() as group:  # a replica that does not start ends the test
+    async with asyncio.TaskGroup() as group:  # if a replica does not start, the test ends
         group.create_task(strike())
         yield
         over = True
@@ -251,7 +252,7 @@ async def test_tasks_that_wait_survive_kills(
 
 
 async def _standing(world: World, ids: list[str]) -> str:
-    """Return what is known of tasks that did not end."""
+    """Describe the state of unfinished tasks."""
     lines = [f"paid {dict(world.paid)}", f"approved {dict(world.approved)}", *world.faults]
     for task_id in ids:
         task = await world.once(lambda remote, id=task_id: remote.get(id))
@@ -260,7 +261,7 @@ async def _standing(world: World, ids: list[str]) -> str:
 
 
 async def check_logs(url: str, task_ids: list[str]) -> None:
-    """Nothing is left to do, and every wait, step and call is in the log once."""
+    """Check that no work is left, and that every wait, step and call is in the log once."""
     store = open_store(url)
     await store.open(lambda records: None)
     try:

@@ -1,4 +1,4 @@
-"""Clients that make a server hold what they send or do not read: it stays small, and serves."""
+"""Endless requests and unread responses: the server's memory stays small, and it serves others."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ HEADERS = "".join(f"{name}: {value}\r\n" for name, value in JSON.items()).encode
 
 
 def asking(skill: str, text: str) -> bytes:
-    """A request over HTTP for a skill."""
+    """Return an HTTP request for a skill."""
     message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": text}]}
     body = call("SendMessage", {"message": {**message, "metadata": {"skill": skill}}})
     return (
@@ -49,7 +49,7 @@ def asking(skill: str, text: str) -> bytes:
 
 
 class Attack:
-    """Connections that send, again and again and as far as they can, and read nothing."""
+    """Connections that send as much as they can, again and again, and read nothing."""
 
     def __init__(self) -> None:
         self.sent = 0
@@ -66,7 +66,7 @@ class Attack:
                     rest = rest[64 * 1024 :]
 
     async def until_stuck(self, honest: Callable[[], Awaitable[object]]) -> None:
-        """Wait until nothing more is taken; others are served meanwhile."""
+        """Wait until the server accepts no more bytes; it serves other callers meanwhile."""
         still = 0
         async with asyncio.timeout(LONG):
             while still < 30:
@@ -79,7 +79,7 @@ class Attack:
 async def attacking(
     served: Served, count: int, data: bytes, times: int = 1, addresses: int = 1
 ) -> AsyncIterator[Attack]:
-    """So many connections that send the same, ``times`` times."""
+    """Open ``count`` connections that each send the same data ``times`` times."""
     attack = Attack()
     loop = asyncio.get_running_loop()
     with contextlib.ExitStack() as stack:
@@ -98,14 +98,14 @@ async def attacking(
 
 
 async def memory_of(agent: RemoteAgent) -> int:
-    """How much memory the server has had at most."""
+    """Return the peak memory of the server."""
     reply = await agent.send("how much?", metadata={"skill": "memory"})
     assert isinstance(reply, Message)
     return int(reply.text)
 
 
 async def growth(served: Served, **attack: object) -> int:
-    """By how much memory an attack made the server grow, while others were served."""
+    """Return the server's memory growth by an attack, while it also serves other callers."""
     async with AsyncExitStack() as stack:
         agent = await stack.enter_async_context(parley.connect(served.url))
         before = await memory_of(agent)
@@ -119,20 +119,20 @@ async def growth(served: Served, **attack: object) -> int:
 async def test_small_requests_at_once_whose_answers_nobody_reads(
     served: Served, connections: int, times: int
 ) -> None:
-    """11 MiB of them took 400 MiB."""
+    """11 MiB of these requests once needed 400 MiB."""
     grown = await growth(served, count=connections, data=GET * 1000, times=times)
     assert grown < 64 * MIB
 
 
 async def test_large_answers_that_nobody_reads(served: Served) -> None:
-    """Each connection gets one, and the next when it has read that: 2 MiB, and no 400 are begun."""
+    """A connection gets one answer of 2 MiB at a time, so the server does not begin 400 answers."""
     data = asking("much", str(2 * MIB)) * 400
     grown = await growth(served, count=20, data=data)
     assert grown < 128 * MIB
 
 
 async def test_all_large_answers_together(served: Served) -> None:
-    """1.2 GiB of them, of which 256 MiB may wait."""
+    """The answers have 1.2 GiB, and 256 MiB may wait."""
     data = asking("much", str(20 * MIB))
     grown = await growth(served, count=60, data=data)
     assert grown < 512 * MIB
@@ -144,19 +144,19 @@ HALF = (
 
 
 async def test_bodies_that_never_end_from_one_address(served: Served) -> None:
-    """1 GiB of them, of which 64 MiB may wait."""
+    """The bodies have 1 GiB, and 64 MiB may wait."""
     assert await growth(served, count=100, data=HALF) < 200 * MIB
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="127.0.0.2 is an address of Linux")
 async def test_bodies_that_never_end_from_many_addresses(served: Served) -> None:
-    """1 GiB of them, of which 256 MiB may wait."""
+    """The bodies have 1 GiB, and 256 MiB may wait."""
     assert await growth(served, count=100, data=HALF, addresses=20) < 512 * MIB
 
 
 @pytest.fixture
 async def both(tmp_path: Path) -> AsyncIterator[Served]:
-    """A server that speaks gRPC too."""
+    """A server that also speaks gRPC."""
     server = Served(tmp_path / "tasks.db", grpc=True)
     await server.start()
     try:
@@ -168,7 +168,7 @@ async def both(tmp_path: Path) -> AsyncIterator[Served]:
 async def growth_over_grpc(
     served: Served, attack: Callable[[Http2], Awaitable[object]], window: int = 65535
 ) -> int:
-    """By how much memory ten connections made the server grow, while others were served."""
+    """Return the server's memory growth by ten connections, while it also serves other callers."""
     assert served.grpc_port is not None
     async with AsyncExitStack() as stack, asyncio.timeout(LONG):
         connect = parley.connect(served.url, binding="GRPC")
@@ -186,7 +186,7 @@ async def growth_over_grpc(
 
 
 async def test_messages_that_never_end_over_grpc(both: Served) -> None:
-    """1 GiB of them: 60 MiB may wait, besides what comes within half a second."""
+    """The messages have 1 GiB; 60 MiB may wait, and the data of half a second may be added."""
 
     async def attack(http: Http2) -> None:
         message = b"\0" + (10 * MIB).to_bytes(4, "big") + b"\0" * (10 * MIB - 10)
@@ -197,7 +197,7 @@ async def test_messages_that_never_end_over_grpc(both: Served) -> None:
 
 
 async def test_answers_that_nobody_reads_over_grpc(both: Served) -> None:
-    """1 GiB of them, of which 64 MiB may wait."""
+    """The answers have 1 GiB, and 64 MiB may wait."""
     codec = versions.dialect("1.0").grpc()
     part = Part(text=str(5 * MIB))
     metadata = {"skill": "much"}
@@ -210,7 +210,7 @@ async def test_answers_that_nobody_reads_over_grpc(both: Served) -> None:
             streams.append(await http.call(SEND, VERSION))
             framed = b"\0" + len(data).to_bytes(4, "big") + data
             await http.data(streams[-1], framed, ends=True)
-        # It is told of all that are refused, or of all but those that wait for it.
+        # The server rejects all calls, except the few calls whose answers wait for this client.
         async with asyncio.timeout(20):
             await until(lambda: sum(map(http.gone, streams)) >= 20 - 13)
 
@@ -218,7 +218,7 @@ async def test_answers_that_nobody_reads_over_grpc(both: Served) -> None:
 
 
 async def test_calls_without_a_message_over_grpc(both: Served) -> None:
-    """10,000 of them."""
+    """The attack makes 10,000 calls."""
 
     async def attack(http: Http2) -> None:
         streams = [await http.call(SEND, VERSION) for _ in range(1000)]

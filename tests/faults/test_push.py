@@ -1,4 +1,4 @@
-"""Webhooks are told everything, in order, however often the server is killed meanwhile."""
+"""Webhooks receive every event in order, even if the server is killed often."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ KILLS = max(1, int(os.environ.get("PARLEY_KILLS", "15")) // 5)
 
 
 async def events_of(served: Served, task_id: str) -> list[bytes]:
-    """Return the events of a task, as webhooks are told them, from the store of a dead server."""
+    """Return a task's events as webhook deliveries, from a stopped server's store."""
     store = SqliteTaskStore(served.store)
     await store.open(lambda _: None)
     try:
@@ -44,11 +44,11 @@ async def events_of(served: Served, task_id: str) -> list[bytes]:
 
 
 def check(hook: Webhook, events: list[bytes]) -> None:
-    """What came in is everything, in order; what came again had come before."""
+    """Check that all events arrived in order; a repeat may only follow its first delivery."""
     said = dict(enumerate(events, 1))
     seen = 0
     for told in hook.told:
-        assert told.number <= seen + 1, "an event was passed over"
+        assert told.number <= seen + 1, "a delivery skipped an event"
         assert told.body == said[told.number]
         seen = max(seen, told.number)
     assert seen == len(events)
@@ -75,7 +75,7 @@ async def test_delivery_goes_on_from_its_cursor_after_kills(served: Served, seed
     assert await served.end(signal.SIGTERM) == 0
     check(hook, await events_of(served, task.id))
     repeated = len(hook.told) - len({told.number for told in hook.told})
-    assert repeated <= 3, "more came again than one for each kill"
+    assert repeated <= 3, "more than one repeat per kill"
 
 
 async def test_what_a_dead_webhook_missed_is_told_by_the_next_server(served: Served) -> None:
@@ -96,7 +96,7 @@ async def test_what_a_dead_webhook_missed_is_told_by_the_next_server(served: Ser
 async def test_a_delivery_that_a_kill_repeats_has_its_id_and_a_proof_of_its_own(
     served: Served,
 ) -> None:
-    """Killed while the webhook has taken a delivery and not yet answered it."""
+    """The kill comes after the webhook receives a delivery, and before its response."""
     secret = "a-secret-of-thirty-characters!"
     async with webhook() as hook, parley.connect(served.url) as agent:
         is_dead = asyncio.Event()
@@ -128,7 +128,7 @@ async def test_a_delivery_that_a_kill_repeats_has_its_id_and_a_proof_of_its_own(
 async def test_significant_events_survive_kills_of_the_server_and_of_the_receiver(
     served: Served, seed: int
 ) -> None:
-    """Each state and the complete artifact come at least once, in order, with the same bodies."""
+    """Each state and the complete artifact arrive at least once, in order, with the same bodies."""
     chance = random.Random(seed)
     metadata = {"skill": "report", **PushDelivery.says(PushOptions(events="significant"))}
     port = free_port()
@@ -153,7 +153,7 @@ async def test_significant_events_survive_kills_of_the_server_and_of_the_receive
         await store.open(lambda _: None)
         [push] = await store.pushes(task.id)
         await store.close()
-        if push.state is not PushState.DONE:  # its last answer was 503
+        if push.state is not PushState.DONE:  # its last response was 503
             await served.start()
             await hook.until_over(60)
             await served.end(signal.SIGTERM)
@@ -162,10 +162,10 @@ async def test_significant_events_survive_kills_of_the_server_and_of_the_receive
     for each in told:
         by_number.setdefault(each.number, set()).add(each.body)
     firsts = list(by_number)
-    assert firsts == sorted(firsts), "in order"
-    assert all(len(bodies) == 1 for bodies in by_number.values()), "a repeat is the same"
+    assert firsts == sorted(firsts), "the deliveries are out of order"
+    assert all(len(bodies) == 1 for bodies in by_number.values()), "a repeat has another body"
     artifacts = [each.json["artifactUpdate"] for each in told if "artifactUpdate" in each.json]
-    assert artifacts, "the artifact was lost"
+    assert artifacts, "the complete artifact is missing"
     text = "".join(part["text"] for part in artifacts[0]["artifact"]["parts"])
     assert text == "".join(f"{n} " for n in range(CHUNKS))
     assert len(firsts) <= 8

@@ -1,4 +1,4 @@
-"""A disk that is full, a database that is damaged, locked or in use: said clearly, and survived."""
+"""A database that is damaged, locked, in use or on a full disk: clear errors, and no lost data."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 @pytest.fixture
 async def impatient(served: Served) -> AsyncIterator[RemoteAgent]:
-    """A caller of the server who is told of every failure, and asks it to keep no receipts."""
+    """A caller that sees every failure (no retries) and requests no receipts."""
     pytest.importorskip("resource", reason="here no process can be kept from writing")
     async with (
         parley.connect(served.url, retries=0, idempotent=False) as agent,
@@ -67,7 +67,7 @@ async def test_what_a_full_disk_does_not_take_is_refused_and_leaves_nothing(
         await impatient.send("an answer", task=kept)
     with pytest.raises(OverloadedError):
         await impatient.cancel(kept.id)
-    # What needs no room goes on: reading, and direct replies.
+    # Operations that need no room still work: reads and direct replies.
     assert await impatient.get(kept.id) == kept
     assert (await impatient.list()).total_size == 1
     assert isinstance(await impatient.send("?", metadata={"skill": "memory"}), Message)
@@ -84,7 +84,7 @@ async def test_what_a_full_disk_does_not_take_is_refused_and_leaves_nothing(
 async def test_tasks_that_a_full_disk_interrupted_go_on_when_there_is_room(
     served: Served, impatient: RemoteAgent
 ) -> None:
-    """By themselves, with every event once and in order, and no step done twice."""
+    """The tasks resume by themselves, with every event once and in order, and no step repeated."""
     numbers: list[int] = []
 
     async def read() -> list[Any]:
@@ -112,7 +112,7 @@ async def test_tasks_that_a_full_disk_interrupted_go_on_when_there_is_room(
     assert (done.state, done.text) == (TaskState.COMPLETED, "0 1 2 3 4 5 6 7 8 9")
     acts = served.store.with_name("tasks.db.acts").read_text().splitlines()
     assert len(set(acts)) == 10
-    assert len(acts) <= 12  # what was done when its entry found no room is done again
+    assert len(acts) <= 12  # a step without room for its log entry runs again
     await served.end()
     for task_id in (events[0].id, stepping.id):
         await check_log(served, task_id)
@@ -170,7 +170,7 @@ sys.stdin.read()
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Another program that writes to the database, and takes its time."""
+    """Hold a lock on the database from another program."""
     command = [sys.executable, "-c", LOCK, str(path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdin is not None
@@ -229,7 +229,7 @@ async def collect(stream: Any) -> list[Any]:
 
 
 async def readiness(url: str, status: int) -> dict[str, str]:
-    """Ask until this is the answer; return what it says."""
+    """Ask until the status matches, and return the response."""
     async with asyncio.timeout(10):
         while (answer := await ask(url, "GET", "/health/ready")).status != status:
             await let_time_pass(0.02)
@@ -239,7 +239,7 @@ async def readiness(url: str, status: int) -> dict[str, str]:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows keeps files that are in use")
 async def test_a_database_that_is_moved_away_is_noticed_and_loses_no_task(tmp_path: Path) -> None:
-    """Readiness says so, nothing more is taken, and all goes on when it is there again."""
+    """Readiness reports it, the server rejects requests, and tasks resume after the return."""
     agent = Agent("Bereft")
     go_on = asyncio.Event()
 
@@ -274,7 +274,7 @@ async def test_a_database_that_is_moved_away_is_noticed_and_loses_no_task(tmp_pa
 
 
 def serve_in_vain(store: Path, before: str = "") -> str:
-    """Serve on this store, which must fail with status 1; what is said."""
+    """Serve on this store, expect exit status 1, and return the error output."""
     script = f"{before}\nimport runpy, sys\nrunpy.run_path(sys.argv.pop(1), run_name='__main__')"
     done = subprocess.run(
         [sys.executable, "-c", script, SERVED, "0", f"sqlite:///{store}"],
@@ -287,7 +287,7 @@ def serve_in_vain(store: Path, before: str = "") -> str:
 
 @pytest.fixture
 async def database(served: Served) -> Path:
-    """The database of a server that had some tasks, and has stopped."""
+    """The database of a stopped server that had some tasks."""
     async with parley.connect(served.url) as agent:
         for _ in range(3):
             await agent.send("go", metadata={"skill": "report"})
@@ -337,7 +337,7 @@ async def test_a_second_server_on_one_database_is_told_who_has_it(served: Served
     said = serve_in_vain(served.store)
     assert served.process is not None
     assert f"in use by process {served.process.pid}" in said
-    async with parley.connect(served.url) as agent:  # and the first one is none the worse
+    async with parley.connect(served.url) as agent:  # and the first server still works
         assert isinstance(await agent.send("go", metadata={"skill": "report"}), Task)
 
 

@@ -1,6 +1,6 @@
-"""An agent that waits in every way, to be killed meanwhile: ``waiting.py OPTIONS``, as JSON.
+"""An agent that waits in every way, and is killed meanwhile: ``waiting.py OPTIONS``, as JSON.
 
-What its functions do outside the log they note in the file that ``FLEET_ACTS`` names.
+Its functions record their acts outside the log in the file that ``FLEET_ACTS`` names.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ async def question(turn: Turn) -> str:
 
 
 async def work(turn: Turn) -> str:
-    """Have another agent work, which asks nothing."""
+    """Send a message to another agent, which asks no question."""
     answer = await turn.delegate(PEER, turn.text, key="work")
     assert isinstance(answer, Task)
     return answer.text

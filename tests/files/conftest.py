@@ -1,4 +1,4 @@
-"""Files on every object store, which all keep one contract."""
+"""Files on every object store; all stores keep one contract."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BOB = FileScope("clerk", "", "bob")
 
 
 class Clock:
-    """Milliseconds that pass when a test says so."""
+    """A clock in milliseconds that a test moves."""
 
     def __init__(self) -> None:
         self.now = 1_700_000_000_000
@@ -61,7 +61,7 @@ FilesOf = Callable[..., FileStore]
 
 @pytest.fixture
 def files_of(clock: Clock) -> FilesOf:
-    """Makes the files of one replica on an object store."""
+    """A maker of file stores on one object store, one per replica."""
 
     async def secret() -> bytes:
         return KEY
@@ -95,6 +95,6 @@ async def content(files: FileStore, record: FileRecord, *range: int) -> bytes:
 
 
 async def keys(objects: ObjectStore) -> list[str]:
-    """Return all keys of a store, but for those of the store itself."""
+    """Return all keys of an object store except its internal keys."""
     folders = ("due", "files", "owners")
     return [each.key for folder in folders for each in await objects.list(folder)]

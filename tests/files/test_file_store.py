@@ -175,16 +175,16 @@ async def test_an_owner_has_so_many_bytes_without_a_task(
 ) -> None:
     files = files_of(objects, file_bytes=60, upload_bytes=100)
     await files.open()
-    record = await files.begin(BOB)  # of any size: it may have 60
+    record = await files.begin(BOB)  # without a size: counts as 60 bytes
     with pytest.raises(TooManyUploads, match="100 bytes"):
         await files.begin(BOB, size=41)
     writer = await files.resume(record)
     await writer.write(b"x" * 10)
-    done = await writer.finish()  # has 10
+    done = await writer.finish()  # now counts as 10 bytes
     await files.begin(BOB, size=41)
     with pytest.raises(TooManyUploads):
         await files.begin(BOB, size=50)
-    await files.attach(done, "0" * 32, None)  # has none any more
+    await files.attach(done, "0" * 32, None)  # counts no more
     await files.begin(BOB, size=50)
 
 
@@ -215,7 +215,7 @@ async def test_a_signature_is_for_one_file_one_purpose_and_a_time(
     length=st.integers(0, 400),
 )
 def test_a_range_has_the_bytes_of_the_file(pieces: list[bytes], start: int, length: int) -> None:
-    """Of a file in chunks of any sizes."""
+    """The file has chunks of any sizes."""
     whole = b"".join(pieces)
     stored = {}
     at = 0

@@ -1,4 +1,4 @@
-"""What every object store keeps to."""
+"""The contract of every object store."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def test_a_folder_is_listed_in_the_order_of_keys_and_in_pages(objects: Obj
     listed = await objects.list("f")
     assert sorted(each.key for each in listed) == sorted(n for n in names if n.startswith("f/"))
     assert {each.key: each.size for each in listed}["f/02/a"] == 6
-    # What is listed by page has segments of one length, so every store orders it alike.
+    # Keys in paged lists have segments of one length, so every store sorts them alike.
     for name in ("n/aa/1", "n/aa/2", "n/bb/1", "n/bb/2"):
         await objects.put(name, b"")
     first = await objects.list("n", 3)
@@ -126,7 +126,7 @@ async def test_what_an_unfinished_writer_left_is_removed_a_day_later(tmp_path: P
     left.parent.mkdir(parents=True)
     left.write_text("")
     await DiskObjects(tmp_path / "files").open()
-    assert left.exists()  # a process may be writing it
+    assert left.exists()  # a process may still write it
     os.utime(left, (0, 0))
     await DiskObjects(tmp_path / "files").open()
     assert not left.exists()

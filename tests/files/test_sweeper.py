@@ -1,4 +1,4 @@
-"""Files go with their tasks, and those that no task ever had go in time."""
+"""The sweeper removes files with their tasks, and files without a task after some time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WEEK = 7 * 24 * 60 * 60.0
 
 
 class Tasks:
-    """The tasks of a store: whether each has ended."""
+    """The tasks of a store, and whether each task has ended."""
 
     def __init__(self) -> None:
         self.known: dict[str, bool] = {}
@@ -101,7 +101,7 @@ async def test_a_file_is_kept_until_its_task_can_be_in_the_log(
 async def test_a_file_that_a_new_task_gets_just_before_the_last_one_goes_is_kept(
     files: FileStore, sweeper: FileSweeper, clock: Clock, tasks: Tasks
 ) -> None:
-    """The new task is not in the log yet when the sweep asks for it."""
+    """The log does not contain the new task yet when the sweeper asks."""
     record = await uploaded(files, b"hello")
     tasks.known[TASK] = True
     await files.attach(record, TASK, WEEK)
@@ -199,7 +199,7 @@ async def test_a_file_that_is_being_removed_is_attached_or_gone_never_both(
     files: FileStore,
 ) -> None:
     record = await uploaded(files, b"hello")
-    await files.objects.put(layout.removed(record.id), b"")  # by another replica, just now
+    await files.objects.put(layout.removed(record.id), b"")  # by another replica, just before
     with pytest.raises(NoSuchFile):
         await files.attach(record, TASK, WEEK)
     await files.objects.delete([layout.removed(record.id)])
@@ -220,7 +220,7 @@ async def test_a_file_that_is_being_removed_is_attached_or_gone_never_both(
 async def test_an_upload_that_goes_on_after_its_removal_leaves_nothing(
     files: FileStore, sweeper: FileSweeper, clock: Clock, objects: ObjectStore
 ) -> None:
-    """A request that began before the upload expired must not fill the disk unseen."""
+    """A request from before the upload's expiry must not fill the disk unnoticed."""
     record = await files.begin(BOB, size=3 * CHUNK_BYTES)
     writer = await files.resume(record)
     await writer.write(b"a" * CHUNK_BYTES)
@@ -248,7 +248,7 @@ async def test_an_upload_that_ends_after_its_removal_is_gone(
 async def test_a_file_that_a_task_gets_while_it_is_completed_is_no_upload_any_more(
     disk: DiskObjects, files_of: FilesOf
 ) -> None:
-    """It would count among its owner's uploads as long as the task is kept."""
+    """Otherwise it would count among its owner's uploads as long as the task is kept."""
 
     class Attaching(DiskObjects):
         async def create(self, key: str, data: bytes | bytearray) -> bool:

@@ -1,4 +1,4 @@
-"""What callers saw of their tasks, written down to be compared with the store."""
+"""A record of all that callers saw of their tasks, for a comparison with the store."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from parley import Task
 
 
 class Read(NamedTuple):
-    """A stream that somebody read to its end, over however many connections.
+    """A stream that a caller read to its end, over any number of connections.
 
-    ``numbered`` are the numbers of its events and the events; ``after`` is where it began.
+    ``numbered`` has the events with their numbers; ``after`` is the number before the first event.
     """
 
     task_id: str
@@ -21,7 +21,7 @@ class Read(NamedTuple):
 
 
 class Book:
-    """Everything that callers were told. ``refused`` are those who were turned away, by reason."""
+    """A record of all responses to callers. ``refused`` counts rejected calls by reason."""
 
     def __init__(self) -> None:
         self.reads: list[Read] = []
@@ -34,9 +34,9 @@ class Book:
         self.done: Counter[str] = Counter()
 
     def read(self, who: str, task_id: str, numbered: list[tuple[int, Any]], after: int = 0) -> None:
-        """Write down a whole stream."""
+        """Record a whole stream."""
         self.reads.append(Read(task_id, who, after, numbered))
 
     def says(self, task_id: str, text: str) -> None:
-        """Write down a message that the agent has taken."""
+        """Record a message that the agent accepted."""
         self.said.setdefault(task_id, []).append(text)

@@ -1,7 +1,7 @@
-"""Callers with Parley's client, who write down all that they are told.
+"""Callers with Parley's client, which record all responses.
 
-Each does one thing with one task, whatever happens meanwhile; none gives up. What they may say of
-the outcome is in ``ledger.EXPECTED``: they only take down what came.
+Each caller does one thing with one task and never gives up. Callers only record the outcomes;
+``ledger.check_outcome`` checks them.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from tests.kit.waiting import let_time_pass
 from tests.kit.webhooks import Webhook
 
 PATIENT = Retry(calls=400, streams=400, first=0.05, limit=0.5)
-"""Goes on calling for some three minutes: longer than any fault lasts."""
+"""Retries for about three minutes: longer than any fault lasts."""
 
 LONG = 180.0
 
 
 class World:
-    """What a caller has: the agent's address, a client, a book, a webhook and chance."""
+    """A caller's environment: the agent's address, a client, a book, a webhook and chance."""
 
     def __init__(
         self, url: str, agent: RemoteAgent, book: Book, hook: Webhook, chance: random.Random
@@ -42,7 +42,7 @@ class World:
         self.chance = chance
 
     async def begin(self, skill: str, text: str, **options: Any) -> Task:
-        """Have the agent take a task, and return at once."""
+        """Begin a task, and return at once."""
         answer = await self.agent.send(
             text, message_metadata={"skill": skill}, return_immediately=True, **options
         )
@@ -58,12 +58,12 @@ class World:
         return answer
 
     async def cancel(self, task_id: str) -> Task:
-        """Cancel a task, and ask again when the answer was lost, which the client does not."""
+        """Cancel a task, and retry after a lost response; the client itself does not."""
         while True:
             try:
                 return await self.agent.cancel(task_id)
             except TaskNotCancelableError:
-                return await self.agent.get(task_id)  # the call whose answer was lost did it
+                return await self.agent.get(task_id)  # the call with the lost response canceled it
             except (Disconnected, Unreachable, OverloadedError, UnexpectedStatus) as error:
                 if getattr(error, "status", 503) not in TRANSIENT_STATUSES:
                     raise
@@ -71,18 +71,18 @@ class World:
                 await let_time_pass(0.1)
 
     async def follow(self, task_id: str) -> None:
-        """Read all events of a task, with Parley's client."""
+        """Read all events of a task with Parley's client."""
         await self.take_down("subscriber", self.agent.subscribe(task_id, after=0))
 
     async def take_down(self, who: str, stream: Any) -> None:
-        """Read a stream to its end."""
+        """Read a stream to its end, and record it."""
         numbered = [(stream.seq, event) async for event in stream]
         self.book.read(who, stream.task_id, numbered)
 
     async def watch(self, task_id: str) -> None:
-        """Read all events of a task without Parley's client, which would forgive repetitions.
+        """Read all events of a task without Parley's client, which would hide repeats.
 
-        Each connection has to begin with the event that follows the last one seen.
+        Each connection has to begin with the next event after the last seen event.
         """
         numbered: list[tuple[int, Any]] = []
         body = {"jsonrpc": "2.0", "id": 1, "method": "SubscribeToTask", "params": {"id": task_id}}
@@ -106,7 +106,7 @@ class World:
 
 
 async def refused(answer: aiohttp.ClientResponse) -> None:
-    """See that a refusal is one that asks for another try, and wait for it."""
+    """Check that the error permits a retry, and wait before it."""
     text = await answer.text()
     assert answer.status in TRANSIENT_STATUSES, f"{answer.status} {text[:500]}"
     await let_time_pass(0.1)
@@ -130,16 +130,16 @@ async def frames(answer: aiohttp.ClientResponse) -> Any:
 
 
 def is_end(event: Any) -> bool:
-    """Whether an event, as JSON, tells of the end of a task."""
+    """Return whether an event, as JSON, ends its task."""
     state = (event.get("statusUpdate") or event.get("task") or {}).get("status", {}).get("state")
     return state in {f"TASK_STATE_{s}" for s in ("COMPLETED", "FAILED", "CANCELED", "REJECTED")}
 
 
-# -- what callers do -------------------------------------------------------------------------------
+# -- callers ---------------------------------------------------------------------------------------
 
 
 async def stream(world: World) -> None:
-    """Send a message and read what comes of it."""
+    """Send a message and read the stream of its reply."""
     text = f"{world.chance.randint(20, 80)} {world.chance.randint(1, 25)}"
     events = world.agent.stream(text, message_metadata={"skill": "report"})
     await world.take_down("streamer", events)
@@ -148,7 +148,7 @@ async def stream(world: World) -> None:
 
 
 async def audience(world: World) -> None:
-    """Have several read one task, some of whom come late."""
+    """Let several readers read one task, some of them late."""
     task = await world.begin("report", f"{world.chance.randint(20, 60)} 15")
     async with asyncio.TaskGroup() as readers:
         readers.create_task(world.follow(task.id))
@@ -158,7 +158,7 @@ async def audience(world: World) -> None:
 
 
 async def step(world: World) -> None:
-    """Wait for a task that does things outside the log."""
+    """Wait for a task that acts outside the log."""
     text = str(world.chance.randint(3, 12))
     answer = await world.agent.send(text, message_metadata={"skill": "steps"})
     assert isinstance(answer, Task)
@@ -194,7 +194,7 @@ async def chat(world: World) -> None:
 
 
 async def patron(world: World) -> None:
-    """Read a task from its beginning to its end, over all its waiting for answers."""
+    """Read a task from its beginning to its end, across all its questions."""
     task = await world.agent.send("go", message_metadata={"skill": "chat"})
     assert isinstance(task, Task)
     world.book.says(task.id, "go")
@@ -206,7 +206,7 @@ async def patron(world: World) -> None:
 
 
 async def look(world: World) -> None:
-    """Ask for a task again and again, until it has ended."""
+    """Poll a task until it has ended."""
     task = await world.begin("report", f"{world.chance.randint(20, 60)} 15")
     looks = [task]
     while not looks[-1].state.is_terminal:
@@ -216,7 +216,7 @@ async def look(world: World) -> None:
 
 
 async def mail(world: World) -> None:
-    """Tell a task things while it works, and then to end."""
+    """Send messages to a task while it works, and then the message that ends it."""
     task = await world.begin("inbox", "go")
     for word in ("one", "two", "three"):
         await let_time_pass(world.chance.uniform(0, 0.2))
@@ -227,7 +227,7 @@ async def mail(world: World) -> None:
 
 
 async def patience(world: World) -> None:
-    """Wait for a task that takes its time."""
+    """Wait for a slow task."""
     text = str(world.chance.randint(5, 25))
     answer = await world.agent.send(text, message_metadata={"skill": "slow"})
     assert isinstance(answer, Task)
@@ -236,13 +236,13 @@ async def patience(world: World) -> None:
 
 
 async def failure(world: World) -> None:
-    """Begin what fails, and read how."""
+    """Begin a task that fails, and read its events."""
     task = await world.begin(world.chance.choice(("fail", "crash")), "go")
     await world.watch(task.id)
 
 
 async def cancel(world: World) -> None:
-    """Cancel a task that runs for ever, and read how it ends."""
+    """Cancel an endless task, and read its events."""
     task = await world.begin("forever", "go")
     async with asyncio.TaskGroup() as readers:
         readers.create_task(world.watch(task.id))
@@ -253,7 +253,7 @@ async def cancel(world: World) -> None:
 
 
 async def hooked(world: World) -> None:
-    """Have a webhook told of a task."""
+    """Begin a task with a webhook."""
     path = f"/{world.chance.getrandbits(64):x}"
     text = f"{world.chance.randint(10, 40)} 10"
     url = world.hook.url.removesuffix("/hook") + path
@@ -269,5 +269,5 @@ CALLERS: tuple[Caller, ...] = (
 
 
 def client(url: str) -> Any:
-    """Return a connection that does not give up."""
+    """Return a connection that retries until it succeeds."""
     return parley.connect(url, retries=PATIENT, timeout=20.0, stream_idle_timeout=40.0)

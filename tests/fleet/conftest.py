@@ -1,4 +1,4 @@
-"""Fleets on services of their own, which tests may kill."""
+"""Fleets on their own services, which tests may kill."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ Officials = Callable[[Fleet, Load, int], AbstractAsyncContextManager[None]]
 
 @pytest.fixture(scope="session")
 async def officials() -> AsyncIterator[Officials]:
-    """Sets the official clients on a fleet."""
+    """A function that runs the official clients on a fleet."""
     async with official_processes() as processes:
         yield partial(official_readers, processes)
 
 
 @pytest.fixture(scope="session")
 def mortal_postgres() -> Iterator[PostgresServer]:
-    """A server that tests may kill, if they start it again."""
+    """A PostgreSQL server that tests may kill, if they start it again."""
     with postgresql.running() as server:
         yield server
 
 
 @pytest.fixture
 def fleet_of(mortal_postgres: PostgresServer, tmp_path: Path) -> FleetOf:
-    """Makes a fleet on PostgreSQL: so many replicas, with hints by PostgreSQL or by Redis.
+    """A maker of fleets on PostgreSQL: with this many replicas, and hints by PostgreSQL or Redis.
 
-    ``lines`` puts one between the replicas and each service, and one between callers and the door.
+    ``lines`` puts a proxy between the replicas and each service, and between callers and the door.
     """
 
     @asynccontextmanager

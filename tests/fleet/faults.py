@@ -1,4 +1,4 @@
-"""What goes wrong with a fleet. Each leaves it as it found it, so that callers can go on."""
+"""Faults of a fleet. Each fault repairs its damage, so that callers can continue."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Fault = Callable[[Fleet, random.Random], Awaitable[None]]
 
 
 async def kill(fleet: Fleet, chance: random.Random) -> None:
-    """End a replica in the middle of whatever it does, and start it again."""
+    """Kill a replica at a random moment, and start it again."""
     replica = fleet.one(chance)
     await replica.end()
     await let_time_pass(chance.uniform(0.0, 1.5 * fleet.lease))
@@ -24,7 +24,7 @@ async def kill(fleet: Fleet, chance: random.Random) -> None:
 
 
 async def freeze(fleet: Fleet, chance: random.Random) -> None:
-    """Let a replica stand still for longer than its lease: it wakes up and knows nothing of it."""
+    """Pause a replica for longer than its lease; the replica does not notice the pause."""
     replica = fleet.one(chance)
     replica.tell(signal.SIGSTOP)
     await let_time_pass(fleet.lease * chance.uniform(1.2, 2.0))
@@ -32,7 +32,7 @@ async def freeze(fleet: Fleet, chance: random.Random) -> None:
 
 
 async def hiccup(fleet: Fleet, chance: random.Random) -> None:
-    """Let a replica stand still for less than its lease."""
+    """Pause a replica for less than its lease."""
     replica = fleet.one(chance)
     replica.tell(signal.SIGSTOP)
     await let_time_pass(fleet.lease * chance.uniform(0.1, 0.5))
@@ -40,7 +40,7 @@ async def hiccup(fleet: Fleet, chance: random.Random) -> None:
 
 
 async def replace(fleet: Fleet, chance: random.Random) -> None:
-    """Stop a replica as a deploy does, and start the next."""
+    """Stop a replica as a deployment does, and start its successor."""
     replica = fleet.one(chance)
     status = await replica.end(signal.SIGTERM)
     assert status in (0, -signal.SIGTERM), (status, fleet.logs())
@@ -56,7 +56,7 @@ async def roll(fleet: Fleet, chance: random.Random) -> None:
 
 
 async def stutter(fleet: Fleet, chance: random.Random) -> None:
-    """Let a replica stand still again and again, for a moment each."""
+    """Pause a replica again and again, for a moment each."""
     replica = fleet.one(chance)
     for _ in range(10):
         replica.tell(signal.SIGSTOP)
@@ -66,7 +66,7 @@ async def stutter(fleet: Fleet, chance: random.Random) -> None:
 
 
 async def lose_patience(fleet: Fleet, chance: random.Random) -> None:
-    """Stop a replica as a deploy does, and end it before it is done, one way or the other."""
+    """Stop a replica as a deployment does, and end it by a second signal before it has finished."""
     replica = fleet.one(chance)
     replica.tell(signal.SIGTERM)
     await let_time_pass(chance.uniform(0.0, 1.5))
@@ -75,23 +75,23 @@ async def lose_patience(fleet: Fleet, chance: random.Random) -> None:
 
 
 async def kill_all(fleet: Fleet, chance: random.Random) -> None:
-    """End all replicas at once: nobody is there to take anything over."""
+    """Kill all replicas at once, so that no replica can claim their tasks."""
     await asyncio.gather(*(each.end() for each in fleet.replicas))
     await asyncio.gather(*(each.start() for each in fleet.replicas))
 
 
-# -- lines -----------------------------------------------------------------------------------------
+# -- proxies ---------------------------------------------------------------------------------------
 
 
 async def cut(fleet: Fleet, chance: random.Random) -> None:
-    """Break all connections of one of the lines."""
+    """Break all connections of a proxy."""
     for _ in range(chance.randint(1, 4)):
         fleet.line(chance).cut()
         await let_time_pass(chance.uniform(0.0, 0.3))
 
 
 async def refuse(fleet: Fleet, chance: random.Random) -> None:
-    """Take one of the lines away for a while."""
+    """Reject all connections of a proxy for a while."""
     line = fleet.line(chance)
     line.refuse()
     line.cut()
@@ -100,7 +100,7 @@ async def refuse(fleet: Fleet, chance: random.Random) -> None:
 
 
 async def silence(fleet: Fleet, chance: random.Random) -> None:
-    """Let nothing pass one of the lines for a while; nobody is told."""
+    """Let no bytes pass a proxy for a while, without a notice to either side."""
     line = fleet.line(chance)
     line.freeze()
     await let_time_pass(chance.uniform(0.1, 1.5 * fleet.lease))
@@ -108,9 +108,9 @@ async def silence(fleet: Fleet, chance: random.Random) -> None:
 
 
 async def half_open(fleet: Fleet, chance: random.Random) -> None:
-    """Let some connections of one of the lines stand, one way or both, while others are made.
+    """Block some connections of a proxy, in one direction or both, while new connections work.
 
-    What is held then comes late: when the one that waited for it may long have gone on.
+    The blocked data arrives late: its receiver may have given up long before.
     """
     line = fleet.line(chance)
     line.hold(lambda: chance.random() < 0.4)
@@ -122,7 +122,7 @@ async def half_open(fleet: Fleet, chance: random.Random) -> None:
 
 
 async def cut_in_answers(fleet: Fleet, chance: random.Random) -> None:
-    """Have connections of one of the lines break in the middle of what they are told."""
+    """Break connections of a proxy in the middle of a response."""
     line = fleet.line(chance)
     line.drop_after = chance.randint(200, 20_000)
     line.cut()
@@ -132,7 +132,7 @@ async def cut_in_answers(fleet: Fleet, chance: random.Random) -> None:
 
 
 async def slow(fleet: Fleet, chance: random.Random) -> None:
-    """Make one of the lines slow for a while."""
+    """Slow a proxy down for a while."""
     line = fleet.line(chance)
     line.delay = chance.uniform(0.005, 0.05)
     await let_time_pass(chance.uniform(0.5, 1.5))
@@ -147,35 +147,35 @@ REPLICAS: tuple[Fault, ...] = (kill, freeze, hiccup, stutter, replace, lose_pati
 
 
 async def kill_store(fleet: Fleet, chance: random.Random) -> None:
-    """End the database in the middle of whatever it does, and start it again."""
+    """Kill the database at a random moment, and start it again."""
     await asyncio.to_thread(fleet.postgres.kill)
     await let_time_pass(chance.uniform(0.0, 1.2 * fleet.lease))
     await asyncio.to_thread(fleet.postgres.start)
 
 
 async def restart_store(fleet: Fleet, chance: random.Random) -> None:
-    """Restart the database as whoever keeps it does."""
+    """Restart the database as an operator does."""
     await asyncio.to_thread(fleet.postgres.stop)
     await let_time_pass(chance.uniform(0.0, 0.5))
     await asyncio.to_thread(fleet.postgres.start)
 
 
 async def pause_store(fleet: Fleet, chance: random.Random) -> None:
-    """Let the database stand still for longer than a lease: nobody is dead for that."""
+    """Pause the database, at times for longer than a lease: no replica may expire for that."""
     await asyncio.to_thread(fleet.postgres.pause)
     await let_time_pass(fleet.lease * chance.uniform(0.5, 1.5))
     await asyncio.to_thread(fleet.postgres.go_on)
 
 
 async def cut_store(fleet: Fleet, chance: random.Random) -> None:
-    """End every connection to the database, whatever it does."""
+    """End every connection to the database."""
     for _ in range(chance.randint(1, 3)):
         await asyncio.to_thread(fleet.postgres.cut_connections)
         await let_time_pass(chance.uniform(0.0, 0.3))
 
 
 async def stop_backends(fleet: Fleet, chance: random.Random) -> None:
-    """Let some of the database's processes stand still, perhaps in the middle of a commit."""
+    """Pause some of the database's processes, perhaps in the middle of a commit."""
     pids = [pid for pid in fleet.postgres.backends() if chance.random() < 0.4]
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
@@ -187,7 +187,7 @@ async def stop_backends(fleet: Fleet, chance: random.Random) -> None:
 
 
 async def lock_table(fleet: Fleet, chance: random.Random) -> None:
-    """Lock one of the tables for a while, as somebody does who tends the database."""
+    """Lock a table for a while, as an administrator does."""
     name = chance.choice(("tasks", "log", "task_messages", "replicas", "receipts", "task_counts"))
     seconds = fleet.lease * chance.uniform(0.3, 2.0)
     database = fleet.store.rpartition("/")[2]
@@ -200,7 +200,7 @@ async def lock_table(fleet: Fleet, chance: random.Random) -> None:
 
 
 async def cancel_queries(fleet: Fleet, chance: random.Random) -> None:
-    """Cancel whatever the database does, again and again."""
+    """Cancel the database's active queries, again and again."""
     for _ in range(20):
         await asyncio.to_thread(
             fleet.postgres.execute,
@@ -211,14 +211,14 @@ async def cancel_queries(fleet: Fleet, chance: random.Random) -> None:
 
 
 async def kill_bus(fleet: Fleet, chance: random.Random) -> None:
-    """End Redis, and start it again later."""
+    """Kill Redis, and start it again later."""
     await asyncio.to_thread(fleet.redis.kill)
     await let_time_pass(chance.uniform(0.0, 2.0))
     await asyncio.to_thread(fleet.redis.start)
 
 
 async def pause_bus(fleet: Fleet, chance: random.Random) -> None:
-    """Let Redis stand still for a while."""
+    """Pause Redis for a while."""
     fleet.redis.pause()
     await let_time_pass(chance.uniform(0.5, 2.0))
     fleet.redis.go_on()
@@ -226,5 +226,5 @@ async def pause_bus(fleet: Fleet, chance: random.Random) -> None:
 
 STORE: tuple[Fault, ...] = (kill_store, restart_store, pause_store, cut_store)
 STORE_TROUBLE: tuple[Fault, ...] = (stop_backends, lock_table, cancel_queries)
-"""What the database survives; while it lives."""
+"""Faults within a running database."""
 BUS: tuple[Fault, ...] = (kill_bus, pause_bus)

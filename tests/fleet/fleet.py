@@ -1,4 +1,4 @@
-"""Several replicas, each in a process of its own, behind a door that spreads requests."""
+"""Several replicas, each in its own process, behind a front door that distributes requests."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ END_SECONDS = 30.0
 
 
 class Replica:
-    """One server process; its port stays the same over its deaths."""
+    """A server process that keeps its port over all restarts."""
 
     def __init__(
         self, name: str, options: dict[str, Any], home: Path, *, script: Path = SERVED
@@ -43,12 +43,12 @@ class Replica:
 
     @property
     def is_up(self) -> bool:
-        """Whether the process is there and runs."""
+        """Return whether the process is there and runs."""
         running = self.process is not None and self.process.returncode is None
         return running and not self.is_stopped
 
     async def start(self) -> None:
-        """Start the process and wait until it takes connections."""
+        """Start the process and wait until it accepts connections."""
         options = json.dumps({**self.options, "port": self.port})
         with self.log.open("ab") as log:
             self.process = await forking.start(
@@ -72,17 +72,17 @@ class Replica:
             self.is_stopped = number == signal.SIGSTOP
 
     async def end(self, how: int = signal.SIGKILL) -> int:
-        """End the process by a signal; its exit status."""
+        """End the process by a signal, and return its exit status."""
         assert self.process is not None
         self.tell(how)
         return await asyncio.wait_for(self.process.wait(), END_SECONDS)
 
 
 class Fleet:
-    """Replicas on one store, which is at ``store`` past all lines that faults are made in.
+    """Replicas on one store. ``store`` is its address without a faulty proxy.
 
-    ``url`` is where callers find the agent. ``lines`` are between the replicas and the services,
-    and between callers and the door.
+    ``url`` is the callers' address of the agent. ``lines`` are the proxies between the replicas and
+    the services, and between callers and the door.
     """
 
     def __init__(
@@ -99,15 +99,15 @@ class Fleet:
         self.redis: Any = None
 
     def one(self, chance: random.Random) -> Replica:
-        """Return any of the replicas that are up."""
+        """Return a random running replica."""
         return chance.choice([each for each in self.replicas if each.is_up])
 
     def line(self, chance: random.Random) -> FaultyProxy:
-        """Return any of the lines between the replicas and what they use."""
+        """Return a random proxy."""
         return chance.choice(self.lines)
 
     def logs(self) -> str:
-        """Return what the replicas said last."""
+        """Return the ends of the replicas' logs."""
         return "\n".join(f"--- {r.name}\n{r.log.read_text()[-2000:]}" for r in self.replicas)
 
 
@@ -124,11 +124,11 @@ async def fleet_of(
     script: Path = SERVED,
     **options: Any,
 ) -> AsyncIterator[Fleet]:
-    """A fleet that lives as long as the context. The options are those of ``parley.serve``, which
-    ``script`` takes as JSON.
+    """A fleet that lives as long as the context. ``script`` takes the options of ``parley.serve``
+    as JSON.
 
-    ``through`` is the address by which replicas reach the store, where it is another. ``roles``
-    say what each is for; requests go to those that answer any.
+    ``through`` is the replicas' address of the store, if it differs from ``store``. ``roles`` has
+    the role of each replica; requests reach every replica except workers.
     """
     given = {"store": through or store, **options}
     if not store.startswith("sqlite:"):
@@ -142,7 +142,7 @@ async def fleet_of(
     answering = [each.url for each in replicas if each.options.get("role") != "worker"]
     async with front_door(answering, random.Random(seed)) as door:
         try:
-            # The first alone, as whoever comes first makes the tables.
+            # Start the first replica alone, because the first replica creates the tables.
             for each in replicas:
                 await each.start()
             yield Fleet(replicas, door, home, store, lease)

@@ -1,4 +1,4 @@
-"""The reckoning: what the store holds, beside what everybody was told."""
+"""The final check: compares the store with the callers' records."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ REST_SECONDS = 90.0
 
 
 class Kept:
-    """A task as the store has it: its record, and its events from the first to the last.
+    """A task from the store: its record, and all its events.
 
-    ``records`` are the events and the beginnings of turns, which put messages into the history.
+    ``records`` has the events and the beginnings of turns, which put messages into the history.
     """
 
     def __init__(
@@ -41,27 +41,27 @@ class Kept:
 
     @property
     def wire(self) -> list[tuple[int, Any]]:
-        """The events as they are spoken, with their numbers."""
+        """The events with their numbers, as a stream sends them."""
         return [(each.seq, spoken(each.event)) for each in self.events]
 
     @property
     def said(self) -> list[str]:
-        """What the caller said, in order."""
+        """The caller's messages, in order."""
         return [m.text for m in self.task.history if m.role is Role.USER]
 
     @property
     def skill(self) -> str:
-        """Which skill the first message was for."""
+        """The skill of the first message."""
         return str((self.task.history[0].metadata or {})["skill"])
 
     @property
     def attempts(self) -> int:
-        """How often its function was begun."""
+        """The number of attempts of its function."""
         return sum(each.kind is RecordKind.TURN for each in self.records)
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether nothing is left to do, and nobody says that it is being done."""
+        """Whether no work is left and no replica holds a lease."""
         working = self.task.state in (TaskState.SUBMITTED, TaskState.WORKING)
         return not (
             working or self.record.turn_open or self.record.waiting or self.record.lease_owner
@@ -69,7 +69,7 @@ class Kept:
 
 
 def spoken(event: Any) -> Any:
-    """Return an event as its stream says it."""
+    """Return an event as its stream sends it."""
     name = {
         "Task": "task",
         "TaskStatusUpdateEvent": "statusUpdate",
@@ -104,7 +104,7 @@ async def kept(store: TaskStore, task_id: str) -> Kept:
 
 
 async def at_rest(store: TaskStore, logs: Callable[[], str]) -> dict[str, Kept]:
-    """Wait until nothing is left to do, and return all tasks."""
+    """Wait until no work is left, and return all tasks."""
     unrest: list[Kept] = []
     try:
         async with asyncio.timeout(REST_SECONDS):
@@ -128,7 +128,8 @@ async def at_rest(store: TaskStore, logs: Callable[[], str]) -> dict[str, Kept]:
 
 
 def check_log(kept: Kept) -> None:
-    """A log has no gap, begins with its task and has one end; what is kept is its fold."""
+    """Check that a log has no gap, begins with its task and has one end, and that the task is its
+    fold."""
     task, events = kept.task, kept.events
     assert [e.seq for e in events] == list(range(1, len(events) + 1)), task.id
     assert kept.record.seq == len(events), task.id
@@ -137,12 +138,12 @@ def check_log(kept: Kept) -> None:
     ends = [state for state in statuses if state.is_terminal]
     assert len(ends) == 1, (task.id, statuses)
     assert statuses[-1].is_terminal
-    assert isinstance(events[-1].event, TaskStatusUpdateEvent), (task.id, "goes on after its end")
+    assert isinstance(events[-1].event, TaskStatusUpdateEvent), (task.id, "event after its end")
     assert task == fold(e.event for e in kept.records), task.id
 
 
 def check_outcome(kept: Kept) -> None:
-    """A task came to what its skill says, out of what its caller said."""
+    """Check a task's result against its skill and the caller's messages."""
     task, first = kept.task, kept.said[0]
     text = "".join(artifact.text for artifact in task.artifacts)
     status = task.status.message.text if task.status.message else ""
@@ -166,17 +167,17 @@ def check_outcome(kept: Kept) -> None:
 
 
 def numbers(count: int) -> str:
-    """Return what ``report`` says in all."""
+    """Return the whole output of ``report``."""
     return "".join(f"{n} " for n in range(count))
 
 
 def flooded(count: int, size: int) -> str:
-    """Return what ``flood`` says in all."""
+    """Return the whole output of ``flood``."""
     return "".join(f"{n} ".ljust(size, ".") for n in range(count))
 
 
 def check_book(tasks: dict[str, Kept], book: Book) -> None:
-    """What callers were told is what the store holds, all of it and nothing else."""
+    """Check that the callers' records equal the content of the store."""
     for read in book.reads:
         stored = tasks[read.task_id].wire[read.after :]
         seen = [
@@ -195,7 +196,7 @@ def check_book(tasks: dict[str, Kept], book: Book) -> None:
 
 
 def check_looks(kept: Kept, looks: list[Task]) -> None:
-    """A task was never shown as it never was, nor as it had been before an earlier look."""
+    """Check that each snapshot was a real state of the task, and that snapshots never went back."""
     folding = Fold()
     shown = iter(looks)
     wanted = next(shown)
@@ -210,10 +211,10 @@ def check_looks(kept: Kept, looks: list[Task]) -> None:
 
 
 def check_acts(tasks: dict[str, Kept], acts: Path) -> None:
-    """Everything was done, and nothing twice but what a fault took the memory of.
+    """Check that every act was done, and repeated only where a fault prevented its log entry.
 
-    An act that was done and not yet in the log when its attempt ended is done again: at most one
-    for each attempt but the last.
+    An attempt repeats the last act of the previous attempt if the act is not in the log: at most
+    one repeat for each attempt but the last.
     """
     done = Counter(acts.read_text().splitlines() if acts.exists() else ())
     stepping = [kept for kept in tasks.values() if kept.skill == "steps"]
@@ -227,7 +228,7 @@ def check_acts(tasks: dict[str, Kept], acts: Path) -> None:
 
 
 def check_webhooks(tasks: dict[str, Kept], book: Book, told: list[Told]) -> None:
-    """Webhooks were told of every event, in order; again only what they may have missed."""
+    """Check that webhooks received every event in order, with unchanged repeats."""
     by_path: dict[str, list[Told]] = {}
     for each in told:
         by_path.setdefault(each.path, []).append(each)
@@ -242,6 +243,6 @@ def check_webhooks(tasks: dict[str, Kept], book: Book, told: list[Told]) -> None
 
 
 def has_heard_all(tasks: dict[str, Kept], book: Book, told: list[Told]) -> bool:
-    """Whether every webhook was told of the last event of its task."""
+    """Return whether every webhook received the last event of its task."""
     heard = {(each.path, each.number) for each in told}
     return all((path, tasks[id].record.seq) in heard for id, path in book.hooked.items())

@@ -1,4 +1,4 @@
-"""A load of callers on a fleet, from before its troubles until after them."""
+"""Callers that keep a fleet busy from before its faults until after them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HOOK_SECONDS = 60.0
 
 
 class Load:
-    """Callers who go on until they are told to stop, and then end what they have begun."""
+    """Callers that work until ``over`` is set, and then finish their current task."""
 
     def __init__(self, fleet: Fleet, hook: Webhook) -> None:
         self.fleet = fleet
@@ -40,7 +40,7 @@ class Load:
         self.over = asyncio.Event()
 
     async def work(self, world: World, callers: Sequence[Caller]) -> None:
-        """Be one caller after the other."""
+        """Run random callers, one after the other."""
         while not self.over.is_set():
             caller = world.chance.choice(callers)
             try:
@@ -52,7 +52,7 @@ class Load:
             self.book.done[caller.__name__] += 1
 
     async def until(self, done: int, seconds: float = 60.0) -> None:
-        """Wait until callers have come to an end so often in all."""
+        """Wait until this many callers have finished in all."""
         async with asyncio.timeout(seconds):
             await until(lambda: self.book.done.total() >= done)
 
@@ -61,7 +61,7 @@ class Load:
 async def load(
     fleet: Fleet, seed: int, *, callers: Sequence[Caller] = CALLERS, at_once: int = 6
 ) -> AsyncIterator[Load]:
-    """Callers on a fleet for as long as the context lasts, and until they have ended."""
+    """Run callers on a fleet within the context, wait for their end, and check all records."""
     async with AsyncExitStack() as stack:
         made = Load(fleet, await stack.enter_async_context(webhook()))
         worlds = []
@@ -81,7 +81,7 @@ async def load(
 
 @asynccontextmanager
 async def opened(fleet: Fleet) -> AsyncIterator[TaskStore]:
-    """The store of a fleet, as one more replica has it."""
+    """Open the store of a fleet, as a further replica does."""
     store = open_store(fleet.store)
     await store.open(lambda _: None)
     try:
@@ -91,10 +91,10 @@ async def opened(fleet: Fleet) -> AsyncIterator[TaskStore]:
 
 
 async def reckon(load: Load) -> None:
-    """Compare everything that anybody was told with what the store holds."""
+    """Compare the callers' records with the store."""
     fleet = load.fleet
     if fleet.store.startswith("sqlite:"):
-        # The file is one process's: what it has left to do it does before it gives it up.
+        # Only one process may open the file, so the replica finishes its work and stops first.
         async with client(fleet.url) as agent, asyncio.timeout(HOOK_SECONDS):
             for state in (TaskState.SUBMITTED, TaskState.WORKING):
                 while (await agent.list(status=state)).total_size:
@@ -105,7 +105,7 @@ async def reckon(load: Load) -> None:
 
 
 async def check_all(store: TaskStore, load: Load) -> None:
-    """Wait until nothing is left to do, then check every task, stream, act and webhook."""
+    """Wait until no work is left, then check every task, stream, act and webhook."""
     fleet, book = load.fleet, load.book
     tasks = await at_rest(store, fleet.logs)
     for each in tasks.values():
@@ -113,10 +113,10 @@ async def check_all(store: TaskStore, load: Load) -> None:
         check_outcome(each)
     check_book(tasks, book)
     check_acts(tasks, fleet.home / "acts")
-    with contextlib.suppress(TimeoutError):  # what was not told is then said by the check
+    with contextlib.suppress(TimeoutError):  # the check then reports the missing deliveries
         await load.hook.until(lambda told: has_heard_all(tasks, book, told), HOOK_SECONDS)
     check_webhooks(tasks, book, load.hook.told)
-    # Every replica says the same.
+    # Every replica returns the same task.
     for replica in fleet.replicas:
         if replica.is_up and replica.options.get("role") != "worker":
             async with client(replica.url) as agent:

@@ -1,8 +1,8 @@
-"""Callers with the official SDK's clients, of 1.3 and of 0.3, which take up no cut stream.
+"""Callers with the official SDK's clients, of 1.3 and of 0.3, which do not resume a cut stream.
 
-Their events have no numbers; the chunks have. So what such a reader has put together is, at any
-moment, a beginning of what the agent says in all: anything lost, doubled or in the wrong order
-would show. Who was cut off asks for the task again, as the specification says.
+Their events have no numbers, but the chunks have numbers. At any moment, a reader's text is
+therefore a prefix of the agent's output: a lost, doubled or misplaced chunk would show. After a
+cut, a reader asks for the task again, as the specification says.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ENDS = {"completed", "failed", "canceled", "rejected"}
 
 
 class Reader:
-    """What one reader has put together of one task: its text, and its end."""
+    """A reader's state of one task: its text, and its end."""
 
     def __init__(self, whole: str) -> None:
         self.whole = whole
@@ -42,11 +42,11 @@ class Reader:
 
     @property
     def is_over(self) -> bool:
-        """Whether the task was told to have ended."""
+        """Whether the reader has seen the end of the task."""
         return self.state in ENDS
 
     def take(self, event: dict[str, Any]) -> None:
-        """Take an event, of either version; see that it fits what came before."""
+        """Apply an event of either version, and check that it fits the earlier events."""
         kind, value = self._opened(event)
         assert not (self.is_over and kind != "task"), f"after the end came {event}"
         if kind == "task":
@@ -85,10 +85,9 @@ def request_of(text: str, version: str) -> dict[str, Any]:
 
 
 async def read(client: Official, load: Load, chance: random.Random) -> bool:
-    """Send a message and read what comes of it, over however many streams.
+    """Send a message and read its task to the end, over any number of streams.
 
-    ``False`` when the task was never heard of: whether there is one, and that it ended, is for the
-    reckoning to say.
+    Return ``False`` if the reader never got a task: the final check covers such tasks.
     """
     count = chance.randint(20, 80)
     reader = Reader(numbers(count))
@@ -109,7 +108,7 @@ async def read(client: Official, load: Load, chance: random.Random) -> bool:
                 async for event in events:
                     reader.take(event)
         except (Refused, TimeoutError):
-            # A task that has ended cannot be subscribed to: then this is its end.
+            # A task that has ended rejects subscriptions: the task itself is then the last event.
             try:
                 task = await client.call("get", params)
             except (Refused, TimeoutError) as error:
@@ -124,7 +123,7 @@ async def read(client: Official, load: Load, chance: random.Random) -> bool:
 
 
 def kind_of(error: Exception) -> str:
-    """Return what the client called its failure."""
+    """Return the client's name for its failure."""
     return error.kind if isinstance(error, Refused) else type(error).__name__
 
 
@@ -143,9 +142,9 @@ async def official_processes() -> AsyncIterator[dict[str, Process]]:
 async def official_readers(
     processes: dict[str, Process], fleet: Fleet, load: Load, seed: int
 ) -> AsyncIterator[None]:
-    """Official clients on a fleet for as long as the context lasts, and until they have ended.
+    """Run official clients on a fleet within the context, and wait for their end.
 
-    Each binding of each version has read at least one task to its end by then.
+    Each binding of each version reads at least one task to its end.
     """
     over = asyncio.Event()
 

@@ -1,6 +1,6 @@
-"""The agent that fleets serve, one process a replica: ``served.py OPTIONS``, the options as JSON.
+"""The agent that fleets serve, one process per replica: ``served.py OPTIONS``, as JSON.
 
-What its functions do outside the log they note in the file that ``FLEET_ACTS`` names.
+Its functions record their acts outside the log in the file that ``FLEET_ACTS`` names.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How much is tried: little in CI, as much as one likes by an environment variable."""
+"""The amount of tests: small in CI, larger with an environment variable."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import os
 
 
 def schedules(few: int) -> int:
-    """Return how many schedules of faults a test runs: ``PARLEY_FLEETS`` if that is given."""
+    """Return the number of fault schedules per test: ``PARLEY_FLEETS``, if set."""
     return int(os.environ.get("PARLEY_FLEETS", few))

@@ -1,4 +1,4 @@
-"""A replica that is told to end, and those who wait there for what others do."""
+"""A draining replica, and its clients that wait for the work of other replicas."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BOUND = 90.0
 
 
 def connect(url: str, binding: str, version: str) -> AbstractAsyncContextManager[RemoteAgent]:
-    """Connect a client that repeats nothing."""
+    """Connect a client without retries."""
     retries = Retry(calls=0, streams=0)
     return parley.connect(url, binding=binding, version=version, retries=retries, idempotent=False)
 
@@ -49,7 +49,7 @@ async def all_tasks(agent: RemoteAgent, context_id: str) -> tuple[Task, ...]:
 
 
 async def until_works(agent: RemoteAgent, context_id: str, count: int) -> None:
-    """Wait until so many tasks of a context are worked on."""
+    """Wait until this many tasks of a context are working."""
     while True:
         tasks = await all_tasks(agent, context_id)
         if sum(task.state is TaskState.WORKING for task in tasks) == count:
@@ -60,7 +60,7 @@ async def until_works(agent: RemoteAgent, context_id: str, count: int) -> None:
 async def test_whoever_waits_for_another_replica_is_answered_before_the_end(
     fleet_of: FleetOf,
 ) -> None:
-    """With what came of the message if that is soon, else with the task as it stands."""
+    """The client gets the result if it comes soon, and otherwise the current task."""
     roles = ("api", "api", "worker")
     async with asyncio.timeout(BOUND), fleet_of(3, roles=roles, drain=3.0, grpc_port=0) as fleet:
         ends, stays, _ = fleet.replicas
@@ -85,7 +85,7 @@ async def test_whoever_waits_for_another_replica_is_answered_before_the_end(
                 assert (type(answer), answer.state) == (Task, TaskState.COMPLETED)
             for answer in await asyncio.gather(*never):
                 assert (type(answer), answer.state) == (Task, TaskState.WORKING)
-                # Nothing happened to it, and it is where it was.
+                # The task is unchanged, and still works on the other replica.
                 assert (await other.get(answer.id)).state is TaskState.WORKING
                 assert (await other.cancel(answer.id)).state is TaskState.CANCELED
             for context_id in ("soon", "never"):
@@ -93,7 +93,7 @@ async def test_whoever_waits_for_another_replica_is_answered_before_the_end(
 
 
 async def read(client: RemoteAgent, request: SendMessageRequest, begun: asyncio.Event) -> list[Any]:
-    """Return the events of one stream, whose end must be no error."""
+    """Return the events of a stream, which must not end with an error."""
     events = []
     items = client._interfaces.stream(BY_NAME["SendStreamingMessage"], request, client.context)
     async for item in items:

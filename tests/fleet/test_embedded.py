@@ -1,4 +1,4 @@
-"""One replica on SQLite, for comparison: the same callers, the same reckoning."""
+"""One replica on SQLite, for comparison: with the same callers and the same final check."""
 
 from __future__ import annotations
 

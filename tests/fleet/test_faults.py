@@ -1,7 +1,7 @@
-"""Whatever dies, stands still or is cut: no event is lost, doubled, or told in another order.
+"""Kills, pauses and cut connections: no event is lost, doubled or reordered.
 
-Every test puts a load of callers on a fleet, does something to it, and when the callers have ended
-reckons up all that they were told with what the store holds (``ledger``).
+Every test puts a load of callers on a fleet and causes faults. After the callers have ended, it
+compares their records with the store (``ledger``).
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from tests.kit.waiting import let_time_pass
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.service, pytest.mark.peer]
 
 BUSES = ("postgres", "redis")
-"""Which carries the hints; where a test is not run over both, its schedules alternate."""
+"""The carriers of hints. A test without this parameter alternates from schedule to schedule."""
 
 
 async def unavailable_reason(
     fleet: faults.Fleet, chance: random.Random, kinds: tuple[faults.Fault, ...], times: int
 ) -> None:
-    """Do so many things to a fleet, one after the other."""
+    """Cause this many faults, one after the other."""
     for _ in range(times):
         await let_time_pass(chance.uniform(0.2, 1.0))
         await chance.choice(kinds)(fleet, chance)
@@ -115,7 +115,7 @@ async def test_redis_dies_stands_still_and_is_gone(fleet_of: FleetOf, seed: int)
         await callers.until(5)
         await faults.kill_bus(fleet, chance)
         await faults.pause_bus(fleet, chance)
-        # For good: the fleet is slower then, and as right as before.
+        # This time Redis stays down: the fleet is slower then, but still correct.
         await asyncio.to_thread(fleet.redis.kill)
         await callers.until(callers.book.done.total() + 10)
 

@@ -1,4 +1,4 @@
-"""Files of a fleet: on one object store, any replica goes on with any of them."""
+"""Files of a fleet: with one object store, any replica can resume any transfer."""
 
 from __future__ import annotations
 

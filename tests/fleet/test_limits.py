@@ -1,4 +1,4 @@
-"""A disk of the database that is full, and readers who take their time."""
+"""A full database disk, and slow readers."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ DISK_MB = 48
 
 
 class Disk:
-    """A small disk, which can be filled up."""
+    """A small disk that a test can fill."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._ballast = folder / "ballast"
 
     def fill(self) -> None:
-        """Leave no room at all."""
+        """Fill the disk completely."""
         with self._ballast.open("ab", buffering=0) as file, contextlib.suppress(OSError):
             while True:
                 file.write(bytes(4096))
 
     def free(self) -> None:
-        """Give back the room."""
+        """Free the space."""
         self._ballast.unlink()
 
 
 @pytest.fixture
 def disk() -> Iterator[Disk]:
-    """A disk of a few megabytes, for PostgreSQL to keep a database on."""
+    """A disk of a few megabytes, for a PostgreSQL database."""
     place = Path(tempfile.mkdtemp(prefix="parley-disk-", dir="/tmp"))
     mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_MB}m,mode=777", "parley-disk", str(place)]
     try:
@@ -66,7 +66,7 @@ def disk() -> Iterator[Disk]:
 
 
 def database_on(server: PostgresServer, disk: Disk) -> str:
-    """Make a database whose tables, but not whose journal, are on a disk; its address."""
+    """Create a database with its tables on the disk and its journal elsewhere; return its URL."""
     folder = disk.folder / "tables"
     folder.mkdir()
     if os.geteuid() == 0:
@@ -78,13 +78,13 @@ def database_on(server: PostgresServer, disk: Disk) -> str:
 
 
 def drop(server: PostgresServer) -> None:
-    """Have the server forget what was on the disk."""
+    """Drop the database on the disk."""
     name = f"small_{os.getpid()}"
     server.execute(f"DROP DATABASE {name} WITH (FORCE)")
     server.execute(f"DROP TABLESPACE {name}")
 
 
-# Not marked as needing a service: it may be skipped where nobody may make a disk.
+# The test has no service mark: it may be skipped on machines that cannot mount a small disk.
 async def test_a_full_disk_refuses_and_loses_nothing(
     fleet_of: FleetOf, mortal_postgres: PostgresServer, disk: Disk
 ) -> None:
@@ -105,7 +105,7 @@ async def test_a_full_disk_refuses_and_loses_nothing(
 
 
 async def until_refused(fleet: Fleet) -> None:
-    """Send large messages until one is refused for want of room, with a time to come again."""
+    """Send large messages until the full disk rejects a message, with a time for the retry."""
     async with parley.connect(fleet.url, retries=0, idempotent=False) as agent:
         for _ in range(2000):
             try:
@@ -125,7 +125,7 @@ async def until_refused(fleet: Fleet) -> None:
 
 @pytest.mark.service
 async def test_slow_readers_get_everything_and_hold_nobody_up(fleet_of: FleetOf) -> None:
-    """Also when the replica that they read from dies in the middle of it."""
+    """Readers also get everything when their replica dies during the stream."""
     async with (
         asyncio.timeout(180),
         fleet_of(2) as fleet,

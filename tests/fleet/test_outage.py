@@ -1,4 +1,4 @@
-"""The database is away for longer than anybody waits."""
+"""The database is down for longer than any request waits."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BOUND = 150.0
 
 
 async def until_ready(replica: Replica, status: int) -> Any:
-    """Wait until a replica says that it is ready, or that it is not; return what it says."""
+    """Wait until a replica's readiness has this status, and return the response."""
     while True:
         answer = await ask(replica.url, "GET", "/health/ready")
         if answer.status == status:
@@ -33,7 +33,7 @@ async def until_ready(replica: Replica, status: int) -> Any:
 
 
 async def answer(fleet: Fleet, way: tuple[str, str], task: Task) -> list[Any]:
-    """Ask a replica for everything at once, in one way; return what came of each."""
+    """Send a replica all requests at once, over one binding, and return all results."""
     async with connect(fleet.replicas[0].url, *way) as client:
         return await asyncio.gather(
             *[past_the_card(client, "GetTask", GetTaskRequest(id=task.id)) for _ in range(40)],
@@ -55,7 +55,7 @@ async def test_everybody_is_told_so_in_time_and_nothing_is_left_behind(
         assert task.state is TaskState.COMPLETED
         for replica in fleet.replicas:
             assert await until_ready(replica, 200) == {"status": "ready"}
-        # Cards are read while there is no trouble: they need no store, but the clients are six.
+        # The six clients read cards during the fault: cards need no store.
         stop = fleet.postgres.stop if fault == "stopped" else fleet.postgres.pause
         await asyncio.to_thread(stop)
         try:

@@ -1,4 +1,4 @@
-"""What a replica leaves behind is taken over, and what it says too late is not heard."""
+"""Other replicas claim a dead replica's tasks, and its late writes are rejected."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BOUND = 60.0
 
 
 async def begin(replica: Replica, skill: str, text: str) -> Task:
-    """Have one replica take a task."""
+    """Have a replica begin a task."""
     async with client(replica.url) as agent:
         task = await agent.send(text, message_metadata={"skill": skill}, return_immediately=True)
     assert isinstance(task, Task)
@@ -31,7 +31,7 @@ async def begin(replica: Replica, skill: str, text: str) -> Task:
 
 
 async def holder_of(fleet: Fleet, task_id: str) -> str:
-    """Return which replica the store says holds a task."""
+    """Return the lease owner of a task from the store."""
     async with opened(fleet) as store:
         record = await store.load(task_id)
         assert record is not None
@@ -39,7 +39,7 @@ async def holder_of(fleet: Fleet, task_id: str) -> str:
 
 
 async def until_held_by_another(fleet: Fleet, task_id: str, lease_owner: str) -> None:
-    """Wait until a task is somebody else's."""
+    """Wait until another replica owns the task's lease, or the task has ended."""
     async with opened(fleet) as store, asyncio.timeout(BOUND):
         while True:
             record = await store.load(task_id)
@@ -50,7 +50,7 @@ async def until_held_by_another(fleet: Fleet, task_id: str, lease_owner: str) ->
 
 
 async def read_all(fleet: Fleet, replica: Replica, task_id: str) -> list[Any]:
-    """Read a task from its first event to its last, from one replica."""
+    """Read all events of a task from one replica."""
     async with client(replica.url) as agent:
         return [event async for event in agent.subscribe(task_id, after=0)]
 
@@ -80,7 +80,7 @@ async def test_who_wakes_up_too_late_is_not_heard(fleet_of: FleetOf) -> None:
         assert lease_owner
         one.tell(signal.SIGSTOP)
         await until_held_by_another(fleet, report.id, lease_owner)
-        one.tell(signal.SIGCONT)  # and goes on writing, as if nothing had been
+        one.tell(signal.SIGCONT)  # and it continues to write, as if nothing had happened
         async with client(other.url) as agent:
             for task, text in ((report, numbers(150)), (steps, numbers(50).strip())):
                 done = await agent.wait(task.id)
@@ -93,7 +93,7 @@ async def test_who_wakes_up_too_late_is_not_heard(fleet_of: FleetOf) -> None:
         for each in found.values():
             check_log(each)
         check_acts(found, fleet.home / "acts")
-        # Both replicas tell the same story, from the beginning.
+        # Both replicas return the same events, from the beginning.
         assert await read_all(fleet, one, report.id) == await read_all(fleet, other, report.id)
         async with client(one.url) as agent:
             assert (await agent.get(report.id)).state is TaskState.COMPLETED
@@ -114,7 +114,7 @@ async def test_whoever_waits_for_a_task_is_answered_by_another_replica(fleet_of:
         for answer in await asyncio.gather(*waiting):
             assert isinstance(answer, Task)
             assert answer.state is TaskState.COMPLETED
-        # Each message was taken once, however often it was sent.
+        # Each message has one task, even if it was sent again.
         assert (await agent.list()).total_size == 10
 
 
@@ -124,7 +124,7 @@ async def test_a_task_is_canceled_from_any_replica(fleet_of: FleetOf) -> None:
             task = await begin(fleet.replicas[runner], "forever", "go")
             async with client(fleet.replicas[canceler].url) as agent:
                 assert (await agent.cancel(task.id)).state is TaskState.CANCELED
-        # One whose holder is gone is canceled too, by whoever takes it over.
+        # A task with a dead owner can be canceled too, by the replica that claims it.
         task = await begin(fleet.replicas[0], "forever", "go")
         await fleet.replicas[0].end()
         async with client(fleet.replicas[1].url) as agent:

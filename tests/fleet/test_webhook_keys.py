@@ -1,4 +1,4 @@
-"""Webhooks of a fleet whose replicas sign with one key file, while that is rotated."""
+"""Webhooks of a fleet whose replicas sign with one key file, during its rotation."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def replace_keys(path: Path, document: Any) -> None:
 
 
 async def begin(replica: Replica, url: str) -> str:
-    """Have a replica take a task whose webhook wants JWTs; the task's id."""
+    """Have a replica begin a task with a webhook that wants JWTs, and return the task's id."""
     push = {"url": url, "authentication": {"scheme": "JWT"}}
     asked = {
         "message": {
@@ -104,7 +104,7 @@ async def test_every_delivery_is_verified_while_replicas_rotate_their_keys(
             old = rotated(path.read_bytes(), time.time(), 3600.0)
             replace_keys(path, old.document)
             await until(lambda: keys[-1] in old.signs, 20)
-            # The other one goes on alone, with the webhook of the first.
+            # The second replica continues alone, with the first replica's webhook.
             await first.end()
             await until(lambda: sum(each.is_final for each in handled.got) == 2, 60)
             await let_time_pass(0.2)

@@ -1,6 +1,5 @@
-"""Webhooks of a fleet whose tellers die, stand still or lose the store: everything, in order, and
-of each webhook one event again for each fault at most.
-"""
+"""Webhooks of a fleet whose delivering replicas die, pause or lose the store: every event arrives
+in order, with at most one repeat per fault and webhook."""
 
 from __future__ import annotations
 
@@ -37,14 +36,14 @@ async def kill(fleet: Fleet, replica: Replica) -> None:
 
 
 async def stop(fleet: Fleet, replica: Replica) -> None:
-    """Have a replica stand still until others have what it held."""
+    """Pause a replica until other replicas have claimed its work."""
     replica.tell(signal.SIGSTOP)
     await let_time_pass(3 * fleet.lease)
     replica.tell(signal.SIGCONT)
 
 
 async def cut(fleet: Fleet, replica: Replica) -> None:
-    """Have nobody reach the store, for longer than a lease and then for a moment."""
+    """Cut all replicas off the store, for longer than a lease and then for a moment."""
     for seconds in (3 * fleet.lease, 0.1):
         fleet.lines[0].refuse()
         fleet.lines[0].cut()
@@ -54,7 +53,7 @@ async def cut(fleet: Fleet, replica: Replica) -> None:
 
 
 async def begin(replica: Replica, url: str, text: str) -> str:
-    """Have one replica take a task and the webhook that is told of it; the task's id."""
+    """Have a replica begin a task with a webhook, and return the task's id."""
     async with client(replica.url) as agent:
         task = await agent.send(
             text, message_metadata={"skill": "report"}, return_immediately=True, push=url
@@ -64,7 +63,7 @@ async def begin(replica: Replica, url: str, text: str) -> str:
 
 
 async def check(fleet: Fleet, hook: Webhook, tasks: dict[str, str], faults: int) -> None:
-    """Wait until all tasks have ended and were told; then compare."""
+    """Wait until all tasks have ended and their webhooks are notified; then compare."""
     async with opened(fleet) as store:
         for path, task_id in tasks.items():
             found = await kept(store, task_id)
@@ -119,7 +118,7 @@ async def test_a_configuration_deleted_at_another_replica_is_told_no_more(
             told = len(hook.told)
             async for _ in agent.subscribe(task_id, after=0):
                 pass
-        # One may have been on its way when it was deleted.
+        # A delivery may have been in progress at the deletion.
         assert len(hook.told) <= told + 1
 
 
@@ -127,7 +126,7 @@ async def test_a_configuration_deleted_at_another_replica_is_told_no_more(
 async def test_replicas_receivers_and_the_store_die_and_nothing_is_lost(
     fleet_of: FleetOf, seed: int
 ) -> None:
-    """Both kinds of webhooks, counted: every event, and each state with the complete artifact."""
+    """Check both kinds of webhooks: every event, and each state with the complete artifact."""
     chance = random.Random(seed)
     async with asyncio.timeout(2 * BOUND), fleet_of(2) as fleet:
         port = free_port()

@@ -1,8 +1,7 @@
-"""The choices made where the specification can be read in more than one way.
+"""The choices that Parley makes where the specification allows several readings.
 
-``docs/reference/specification-choices.md`` lists them. Each has a test here that carries its
-number, but for what any caller can ask of any server: that is a requirement of
-``parley conformance server``. Beside them are other rules that are about what exactly is on the
-wire. Requests are made of bytes (see ``wire.py``): no client of ours makes anything right on the
-way.
+``docs/reference/specification-choices.md`` lists the choices. Each choice has a test here that
+carries its number, except the choices that any client can check on any server: these are
+requirements of ``parley conformance server``. Further tests check exact bytes on the wire. Tests
+build their requests from bytes (see ``wire.py``), so that no client of ours corrects a mistake.
 """

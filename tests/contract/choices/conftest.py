@@ -1,4 +1,4 @@
-"""One server for all tests, with every binding; and its caller in each binding and version."""
+"""One server with every binding for all tests, and a raw caller for each binding and version."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tests.kit.servers import WAYS
 
 @asynccontextmanager
 async def placed(app: App) -> AsyncIterator[Place]:
-    """A server of an app's own, with gRPC."""
+    """Serve an app of one test, with gRPC."""
     async with serving(app, grpc=GrpcOptions(port=0)) as url:
         yield Place(url, app.grpc.beside(url))
 
 
 @pytest.fixture(scope="session")
 async def place() -> AsyncIterator[Place]:
-    """Where the agent is that the tests share."""
+    """The address of the agent that the tests share."""
     app = parley.asgi(contract, caller=who, drain=0.0, allow_private_webhooks=True)
     async with placed(app) as place:
         yield place
@@ -34,19 +34,18 @@ async def place() -> AsyncIterator[Place]:
 
 @pytest.fixture
 def url(place: Place) -> str:
-    """The address of the server."""
     return place.url
 
 
 @pytest.fixture(params=WAYS, ids="-".join)
 def wire(request: pytest.FixtureRequest, place: Place) -> Wire:
-    """The server's caller, in each binding and version."""
+    """The raw caller of the shared server, in each binding and version."""
     return Wire(place, *request.param)
 
 
 @pytest.fixture(params=WAYS, ids="-".join)
 def way(request: pytest.FixtureRequest) -> tuple[str, str]:
-    """Each binding and version, for a server of a test's own."""
+    """Each binding and version, for tests that start their own server."""
     binding, version = request.param
     return binding, version
 
@@ -64,5 +63,5 @@ def rpc(place: Place) -> Wire:
 
 
 def only(*ways: tuple[str, str]) -> Any:
-    """Have a test done in these ways alone."""
+    """Run a test in these bindings and versions only."""
     return pytest.mark.parametrize("wire", ways, ids="-".join, indirect=True)

@@ -1,4 +1,4 @@
-"""The agent card: where it is, what it says, and in which form."""
+"""The agent card: its address, its content and its format."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ async def test_rule_5_a_card_with_signatures_of_its_own_is_served_as_the_card_of
 
 
 def guarded(interfaces: tuple[AgentInterface, ...]) -> AgentCard:
-    """A card that asks for a bearer token with scopes."""
+    """An agent whose card declares a bearer token with scopes."""
     bearer = HTTPAuthSecurityScheme(scheme="Bearer")
     return msgspec.structs.replace(
         card_of()(interfaces),
@@ -192,7 +192,7 @@ async def test_webhooks_are_refused_where_the_card_does_not_declare_them(way):
             await wire.send("hello", configuration={config: wire.config(url)}),
         ]
     assert {refusal.reason for refusal in refusals} == {"PUSH_NOTIFICATION_NOT_SUPPORTED"}
-    # What to leave out has the name that it has in the request.
+    # The error names the field as the request spells it.
     assert refusals[-1].message.endswith(f"leave out configuration.{config}")
 
 
@@ -230,7 +230,7 @@ async def test_a_required_extension_is_asked_for_or_nothing_is_done(way):
         wire.headers["A2A-Extensions"] = f"urn:example:unknown:v9, {STRICT}"
         answer = await wire.send("hello")
         assert words_of(answer.result) == STRICT
-        # Those in force are echoed; what is unknown is passed over.
+        # The response echoes the active extensions and ignores unknown ones.
         header = "x-a2a-extensions" if wire.is_old else "a2a-extensions"
         assert answer.headers[header] == STRICT
 
@@ -261,7 +261,7 @@ NEW = [("JSONRPC", "1.0"), ("HTTP+JSON", "1.0"), ("GRPC", "1.0")]
 
 @pytest.fixture(scope="module")
 async def shared() -> AsyncIterator[Place]:
-    """The address that two agents of three tenants share."""
+    """The address of a server with three tenants; two tenants share an agent."""
     tenants = {"acme": contract, "globex": contract, "initech": plain}
     app = parley.asgi(tenants=tenants, caller=who, drain=0.0)
     async with placed(app) as place:
@@ -269,7 +269,7 @@ async def shared() -> AsyncIterator[Place]:
 
 
 class Tenant(Wire):
-    """A caller that names a tenant in everything that it asks for."""
+    """A caller that sends its tenant with every request."""
 
     name = ""
 
@@ -282,7 +282,7 @@ class Tenant(Wire):
 
 @pytest.fixture(params=NEW, ids="-".join)
 def tenant(request: pytest.FixtureRequest, shared: Place) -> Any:
-    """What makes callers of tenants, in each binding of the version that has tenants."""
+    """A maker of callers for a tenant, in each binding of version 1.0."""
 
     def of(name: str) -> Tenant:
         wire = Tenant(shared, *request.param)
@@ -299,7 +299,7 @@ async def test_rule_15_a_request_goes_where_its_tenant_says(tenant):
         refused = await tenant(name).send("say hello")
         assert refused.reason == "INVALID_PARAMS"
         assert refused.fields == ("tenant",)
-        assert "acme" not in refused.message  # which there are is nobody's business
+        assert "acme" not in refused.message  # the error must not disclose other tenants
 
 
 async def test_rule_15_tenants_see_nothing_of_each_other_though_one_agent_works_for_both(tenant):
@@ -319,7 +319,7 @@ async def test_rule_15_tenants_see_nothing_of_each_other_though_one_agent_works_
 
 
 async def test_rule_15_a_tenant_is_not_a_permission(tenant):
-    """Who names somebody else's tenant finds nothing there but what is their own."""
+    """A caller who names another caller's tenant still sees only their own tasks."""
     acme = tenant("acme")
     task = await acme.task("ask please")
     acme.headers["x-user"] = "eve"

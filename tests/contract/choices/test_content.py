@@ -1,4 +1,4 @@
-"""Parts, data and artifacts: what arrives is what was said."""
+"""Parts, data and artifacts arrive unchanged."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FILE = b"\x89PNG\r\n\x00\xff"
 
 
 async def test_rule_06_a_chunk_after_the_last_is_an_error_that_our_own_agent_hears_of():
-    """After the last one, that is: the author hears of it. One without a first cannot be said."""
+    """A write after the last chunk raises an error in the agent and sends no chunk."""
     heard: list[str] = []
     agent = Agent("Appender")
 
@@ -53,7 +53,7 @@ async def test_rule_06_a_chunk_after_the_last_is_an_error_that_our_own_agent_hea
 
 
 def artifact(text: str, **more: Any) -> dict[str, Any]:
-    """An update with a piece of the one artifact."""
+    """An update with one chunk of the artifact."""
     made = {"artifactId": "a", "parts": [{"text": text}], **more.pop("artifact", {})}
     return {"artifactUpdate": {"taskId": "t", "contextId": "c", "artifact": made, **more}}
 
@@ -64,7 +64,7 @@ def status(state: str) -> dict[str, Any]:
 
 
 def undelivered(*events: Any) -> Any:
-    """An agent that begins a task and tells of events."""
+    """An agent that begins a task and sends these updates."""
 
     async def agent(exchange: Exchange) -> None:
         await exchange.open_stream()
@@ -77,7 +77,7 @@ def undelivered(*events: Any) -> Any:
 
 
 async def heard(*events: Any) -> list[TaskArtifactUpdateEvent]:
-    """The updates of artifacts that the client yields."""
+    """The artifact updates that the client yields."""
     async with (
         scripted(undelivered(*events)) as server,
         parley.connect(card(server.url), retries=0) as remote,
@@ -99,7 +99,7 @@ async def test_rule_06_the_client_refuses_a_chunk_after_the_last():
 
 
 def folded(*events: Any, strict: bool = False) -> Artifact:
-    """The one artifact that a task has after updates as they are on the wire."""
+    """The artifact of a task after these updates from the wire."""
     codec = versions.dialect("1.0").http_json
     task = {"task": {"id": "t", "contextId": "c", "status": {"state": "TASK_STATE_WORKING"}}}
     fold = Fold(strict=strict)
@@ -159,7 +159,7 @@ async def test_rule_28_where_numbers_are_doubles_nulls_and_small_numbers_stay(wi
 @pytest.mark.parametrize("sent", [FILE, base64.b64encode(FILE)])
 @pytest.mark.parametrize("of_python", [False, True])
 async def test_rule_32_the_bytes_of_a_file_are_read_raw_and_as_base64(wire, sent, of_python):
-    """They are answered raw, as the proto says, but to those known to expect base64 there too."""
+    """Responses carry the raw bytes of the proto, except for clients known to expect base64."""
     wire.library = "" if of_python else "some-library/1.0"
     said = [{"text": "say it"}, {"raw": base64.b64encode(sent).decode(), "mediaType": "image/png"}]
     answer = await wire.send(said)

@@ -1,4 +1,4 @@
-"""What is refused, with which status, code and reason, in each binding."""
+"""Rejected requests: the status, code and reason of each error, in each binding."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ async def test_rule_07_every_wrong_field_is_named(wire):
     assert {"message.messageId", content} <= set(answer.fields)
 
 
-# -- what the client makes of the tables of others --------------------------------------------
+# -- how the client reads the error tables of other servers -----------------------------------
 
 ERROR_INFO = "type.googleapis.com/google.rpc.ErrorInfo"
 
 
 async def caught(answer: Any, binding: str = "HTTP+JSON", version: str = "1.0") -> A2AError:
-    """The error that a call raises whose answer is the scripted one."""
+    """The error that a call raises for this scripted response."""
     async with scripted(answer) as server:
         interface = {"url": server.url, "protocolBinding": binding, "protocolVersion": version}
         reference = card(server.url, supportedInterfaces=[interface])

@@ -1,4 +1,4 @@
-"""What webhooks are told, and what is told of webhooks."""
+"""Webhook deliveries, and what responses disclose about webhooks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.anyio
 
 
 def pushed_with(wire: Wire, url: str, **more: str) -> dict[str, object]:
-    """The configuration of a message that brings a webhook."""
+    """The configuration of a message that registers a webhook."""
     config = wire.config(url, **more)
     if not wire.is_old:
         return {"taskPushNotificationConfig": config}
@@ -40,7 +40,7 @@ async def test_rule_11_what_is_not_taken_is_sent_again_under_the_same_id():
 
 
 async def test_rule_11_there_is_an_end_to_trying():
-    """It is bounded: a webhook that never takes anything is given up."""
+    """Delivery stops for a webhook that never accepts: its state becomes suspended."""
     agent, gate = gated()
     async with webhook() as hook, pushing(agent) as pushed:
         hook.answer = lambda told: 500
@@ -65,7 +65,7 @@ async def test_rule_12_a_webhook_is_told_with_its_credentials_and_what_a_stream_
             assert each.headers["a2a-version"] == wire.version
             media_type = "application/json" if wire.is_old else "application/a2a+json"
             assert each.headers["content-type"] == media_type
-            # In 0.3 it is the task as it stands.
+            # In 0.3, a delivery carries the current task.
             members = {"task", "statusUpdate", "artifactUpdate"}
             assert each.json["kind"] == "task" if wire.is_old else set(each.json) < members
 
@@ -105,7 +105,7 @@ async def test_rule_23_a_direct_reply_is_told_too(wire):
     assert message["role"] == ("agent" if wire.is_old else "ROLE_AGENT")
 
 
-# -- what is told of webhooks ---------------------------------------------------------------------
+# -- secrets of webhooks --------------------------------------------------------------------------
 
 
 async def test_secrets_of_a_webhook_are_told_to_nobody(wire):
@@ -125,7 +125,7 @@ async def test_secrets_of_a_webhook_are_told_to_nobody(wire):
         assert not answer.is_refused
         assert url.encode() in answer.body
         assert b"hunter3" not in answer.body
-    # Nor, when it is wrong, in the words about what is wrong with it.
+    # An error about an invalid configuration does not contain the secrets either.
     wrong = wire.webhook("nonsense", id="c", token="se\x01same", secret="hunter3\x01")
     refused = await wire.ask("CreateTaskPushNotificationConfig", wrong, task=task["id"], config="c")
     assert refused.reason == "INVALID_PARAMS"

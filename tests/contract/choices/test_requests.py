@@ -1,4 +1,4 @@
-"""Bodies, media types and envelopes, to the byte."""
+"""Bodies, media types and envelopes, byte for byte."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ NEW = [("JSONRPC", "1.0"), ("HTTP+JSON", "1.0"), ("GRPC", "1.0")]
 
 
 async def nowhere(wire: Wire, version: str | None, operation: str = "GetTask") -> Any:
-    """The answer to a question for a task that there is not, in the name of a version."""
+    """Return the response to a request for an unknown task, sent with this version."""
     if version is None:
         del wire.headers["A2A-Version"]
         return await wire.ask(operation, task="nobody")
@@ -119,7 +119,7 @@ async def test_rule_14_a_version_is_major_and_minor_and_is_echoed(wire, version)
 async def test_rule_14_what_only_1_0_has_is_refused_without_a_version_with_what_to_send(
     wire, version
 ):
-    # GET /tasks/{id} is answered as 0.3, because older texts print it with no version.
+    # The server reads GET /tasks/{id} as 0.3, because older texts print it without a version.
     answer = await nowhere(wire, version, "CancelTask")
     assert answer.reason == "VERSION_NOT_SUPPORTED"
     assert answer.metadata == {"requestedVersion": "0.3", "supportedVersions": "1.0, 0.3"}
@@ -136,7 +136,7 @@ async def test_rule_14_a_setting_serves_it_as_1_0_instead(way):
         answer = await nowhere(Wire(place, *way), None)
         assert answer.reason == "TASK_NOT_FOUND"
         assert answer.headers["a2a-version"] == "1.0"
-        # What is of 0.3 is still that.
+        # Requests of 0.3 are still served as 0.3.
         older = await nowhere(Wire(place, way[0], "0.3"), None)
         assert older.headers["a2a-version"] == "0.3"
 
@@ -190,11 +190,11 @@ async def test_rule_14_the_client_names_its_version_with_every_request(place, ve
     assert seen == [version] * 3
 
 
-# -- clients that know nothing but an address -------------------------------------------------
+# -- clients that know only the server's base address -----------------------------------------
 
 
 async def test_json_rpc_of_0_3_is_answered_at_the_base_address_by_whoever_knows_nothing_else(url):
-    """As the examples of older texts have it, byte for byte."""
+    """The request is a copy of the examples in older texts."""
     body = (
         b'{"jsonrpc":"2.0","id":"req-1","method":"message/send","params":{"message":{'
         b'"kind":"message","messageId":"m-1","role":"user","parts":[{"kind":"text",'
@@ -213,12 +213,12 @@ async def test_json_rpc_of_0_3_is_answered_at_the_base_address_by_whoever_knows_
 
 
 def older(text: str, **more: Any) -> dict[str, Any]:
-    """Parameters as older texts have them."""
+    """Parameters as older texts print them."""
     return {"message": {"role": "user", "parts": [{"type": "text", "text": text}]}, **more}
 
 
 def test_no_method_of_one_version_is_one_of_another():
-    """So what a request asks for says which version it is of, where it says nothing else."""
+    """The method name alone therefore tells the version of a request."""
     new, old = (versions.dialect(version).jsonrpc.methods for version in ("1.0", "0.3"))
     assert set(new) >= set(PATHS)
     assert set(old) >= {*OLD_METHODS.values(), "tasks/send", "tasks/sendSubscribe"}

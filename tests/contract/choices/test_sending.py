@@ -1,4 +1,4 @@
-"""What comes of a message, and what becomes of its task."""
+"""Messages and their replies: direct messages, tasks and streams."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ IDEMPOTENT = "urn:parley:idempotent-send:v1"
 
 @pytest.mark.parametrize("ceiling", [300.0, 0.05])
 async def test_rule_03_a_message_waits_for_its_task_up_to_a_ceiling(way, ceiling):
-    """At the ceiling it is answered with the task as it stands."""
+    """At the ceiling, the response is the current task."""
     patient = Agent("Patient", execution=Execution(blocking_timeout=ceiling))
     began, go_on = asyncio.Event(), asyncio.Event()
 
@@ -76,12 +76,12 @@ async def test_rule_04_the_client_says_it_as_the_version_does(version, said):
 async def test_rule_16_what_was_authorised_for_one_task_is_not_for_another(wire):
     first = await wire.task("auth please")
     assert state_of(first) == "auth-required"
-    # Not by another caller, whatever is in their message.
+    # Another caller cannot authorize it, whatever the message says.
     refused = await wire.of("eve").send("the key", taskId=first["id"])
     assert refused.reason == "TASK_NOT_FOUND"
     done = await wire.task("the key", taskId=first["id"])
     assert state_of(done) == "completed"
-    # Not in the same context, not by the same caller, not even by naming the task.
+    # The next task needs its own key: not even a reference to the first task replaces it.
     more = {} if wire.is_proto else {"referenceTaskIds": [first["id"]]}
     second = await wire.task("auth please", contextId=first["contextId"], **more)
     assert second["id"] != first["id"]
@@ -114,7 +114,7 @@ async def test_rule_40_who_asks_for_it_has_a_repeated_message_answered_once(wire
     other = await wire.send("work, but otherwise", messageId=id)
     assert other.reason == "INVALID_PARAMS"
     assert other.fields == ("message.messageId",)
-    # Ids are the caller's own: another may use the same.
+    # Message ids belong to a caller: another caller may use the same id.
     stranger = wire.of("bob")
     stranger.headers.update({"A2A-Extensions": IDEMPOTENT})
     assert (await stranger.task("work please", messageId=id))["id"] != first["id"]
@@ -135,7 +135,7 @@ async def test_rule_40_the_client_asks_for_it_where_the_card_offers_it():
 
 @pytest.mark.parametrize("word", ["break", "crash"])
 async def test_rule_36_what_an_agent_raises_is_in_the_log_and_nowhere_else(wire, word, caplog):
-    """``break`` fails before there is a task, ``crash`` in one."""
+    """``break`` fails before the task exists, ``crash`` fails within its task."""
     with caplog.at_level(logging.ERROR, "parley"):
         answer = await wire.send(f"{word} please")
     if word == "break":
@@ -148,7 +148,7 @@ async def test_rule_36_what_an_agent_raises_is_in_the_log_and_nowhere_else(wire,
     assert b"RuntimeError" not in answer.body
     record = next(each for each in caplog.records if each.exc_info is not None)
     assert "hunter2" in str(record.exc_info[1])
-    # What the caller is told leads to what the log has.
+    # The response contains the reference of the log entry.
     logged = set(record.getMessage().replace("(", " ").replace(")", " ").split())
     assert any(len(piece) >= 12 and piece in logged for piece in told.split())
 
@@ -202,7 +202,7 @@ async def test_rule_01_the_client_posts_and_when_that_is_not_taken_gets_from_the
 
 
 def lasting() -> Agent:
-    """An agent whose streams are not to end before their tasks do."""
+    """An agent that keeps its streams open until their tasks end."""
     agent = Agent("Lasting", execution=Execution(stream_until_terminal=True))
 
     @agent.skill(replies="task")
@@ -258,7 +258,7 @@ async def test_rule_02_the_client_takes_either_end_of_a_stream_for_normal(stays_
     async with scripted(agent) as server, parley.connect(card(server.url), retries=0) as remote:
         events = [event async for event in remote.stream("hello")]
         assert events[-1].status.state is TaskState.INPUT_REQUIRED
-        assert server.calls == ["SendStreamingMessage"]  # and does not look for more
+        assert server.calls == ["SendStreamingMessage"]  # the client does not fetch the task
 
 
 # -- rule 10 ----------------------------------------------------------------------------------
@@ -280,7 +280,7 @@ def words(events):
 
 @pytest.fixture(params=["unknown task", "terminal task", "refused message"])
 async def refused(request, wire):
-    """A request for a stream that is refused, and why."""
+    """A stream request that the server rejects, and the reason."""
     if request.param == "unknown task":
         return wire.subscribing("nobody"), "TASK_NOT_FOUND"
     if request.param == "terminal task":
@@ -292,7 +292,7 @@ async def refused(request, wire):
 
 @only(*HTTP_JSON)
 async def test_rule_27_what_fails_before_the_first_event_has_the_status_of_its_error(wire):
-    """The agent itself fails: nothing but its first event says so."""
+    """The agent itself fails before the first event, so the status can still be 500."""
     async with wire.streaming("break please") as events:
         refusal = events.refusal
     assert refusal is not None

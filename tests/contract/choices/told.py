@@ -1,4 +1,4 @@
-"""What came back from a server, read out of its bytes."""
+"""A server's responses, parsed from bytes."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ KINDS = {
 
 
 class Answer(NamedTuple):
-    """What came back: a result, or a refusal with its code, reason and words.
+    """A response: a result, or an error with its code, reason and message.
 
-    ``status`` is that of HTTP, or the name of gRPC's.
+    ``status`` is the HTTP status, or the name of the gRPC status.
     """
 
     status: int | str
@@ -40,7 +40,7 @@ class Answer(NamedTuple):
 
 
 class Event(NamedTuple):
-    """One event of a stream, as it came: ``kind`` names it as the JSON of 1.0 does."""
+    """One event of a stream; ``kind`` is the event's member name in the JSON of 1.0."""
 
     kind: str
     value: Any
@@ -51,26 +51,26 @@ class Event(NamedTuple):
 
 
 def state_of(task: Mapping[str, Any]) -> str:
-    """The state of a task or a status update, named alike in all versions."""
+    """The state of a task or a status update, with the same names for all versions."""
     state = task["status"].get("state", "unspecified")
     state = state.lower().removeprefix("task_state_").replace("_", "-")
     return {"cancelled": "canceled", "unknown": "unspecified"}.get(state, state)
 
 
 def words_of(value: Mapping[str, Any] | None) -> str:
-    """The text of a message or an artifact, in any form."""
+    """The text of a message or an artifact, from the JSON of any version."""
     parts = (value or {}).get("parts") or (value or {}).get("content") or ()
     return "".join(part.get("text", "") for part in parts)
 
 
 def said_in(task: Mapping[str, Any]) -> str:
-    """What the status of a task or of an update says."""
+    """The text of a task's or an update's status message."""
     status = task["status"]
     return words_of(status.get("message") or status.get("update"))
 
 
 class Events:
-    """A stream under way. ``refusal`` is what came in its place, if something did."""
+    """An open stream. ``refusal`` is the error response, if the server rejects the stream."""
 
     def __init__(self, items: AsyncIterator[Event], refusal: Answer | None = None) -> None:
         self.refusal = refusal
@@ -78,19 +78,19 @@ class Events:
         self._items = items
 
     async def next(self) -> Event | None:
-        """The next event; nothing at the end."""
+        """The next event, or ``None`` at the end."""
         async with asyncio.timeout(WAIT):
             return await anext(self._items, None)
 
     async def rest(self) -> list[Event]:
-        """All that comes until the end."""
+        """All remaining events."""
         found = []
         while (event := await self.next()) is not None:
             found.append(event)
         return found
 
     async def until(self, state: str) -> Event:
-        """Pass over events up to the one that tells of a state."""
+        """Skip to the event with this state."""
         while (event := await self.next()) is not None:
             if event.state == state:
                 return event
@@ -147,7 +147,7 @@ def refused_over_grpc(error: grpc.aio.AioRpcError) -> Answer:
 
 
 def _fields_of(data: bytes) -> dict[int, list[Any]]:
-    """The fields of a protobuf message, by their numbers: numbers, and bytes for all else."""
+    """Return a protobuf message's fields by number: integers, and bytes for all other types."""
     found: dict[int, list[Any]] = {}
     rest = iter(data)
     for key in _numbers(rest):

@@ -1,7 +1,7 @@
-"""One caller for each binding and version, made of bytes: what a client would send, written out.
+"""A caller for each binding and version that builds its requests from bytes.
 
-Requests and answers are dictionaries as the JSON of the version has them; protobuf's own codec and
-descriptors that are made from the facts of the specification make messages of them for gRPC.
+Requests and responses are dictionaries in the JSON of the version. For gRPC, protobuf's own codec
+converts them, with descriptors made from the facts of the specification.
 """
 
 from __future__ import annotations
@@ -63,17 +63,17 @@ OLD_RPCS = {
 
 
 class Place(NamedTuple):
-    """Where a server is: its address, and its ``host:port`` for gRPC."""
+    """A server's address: its URL, and ``host:port`` for gRPC."""
 
     url: str
     grpc: str
 
 
 class Wire:
-    """Asks a server in one binding and version. ``user`` is who asks.
+    """A raw caller of a server in one binding and version, on behalf of ``user``.
 
-    ``library`` is what it says that it is; nothing, and it is the library that official Python
-    clients are made of.
+    ``library`` is the user agent of requests. If empty, it names the HTTP library of the official
+    Python clients.
     """
 
     def __init__(self, place: Place, binding: str, version: str, user: str = "ada") -> None:
@@ -85,18 +85,18 @@ class Wire:
         self.library = "some-library/1.0"
 
     def of(self, user: str) -> Wire:
-        """The same, as another caller."""
+        """The same caller with another user."""
         return Wire(self.place, self.binding, self.version, user)
 
-    # -- what is asked -------------------------------------------------------------------------
+    # -- operations ----------------------------------------------------------------------------
 
     @property
     def is_proto(self) -> bool:
-        """Whether requests are those of the proto of 0.3, which differ from its JSON."""
+        """Whether requests follow the proto of 0.3, which differs from the JSON of 0.3."""
         return self.is_old and self.binding != "JSONRPC"
 
     def message(self, said: str | list[Any], **more: Any) -> dict[str, Any]:
-        """A message: of a text, or of parts in the form of 1.0."""
+        """A message with a text, or with parts in the form of 1.0."""
         parts = [{"text": said}] if isinstance(said, str) else said
         given = {"messageId": uuid4().hex, **more}
         if self.is_proto:
@@ -114,14 +114,14 @@ class Wire:
         configuration: Mapping[str, Any] = {},
         **message: Any,
     ) -> dict[str, Any]:
-        """The members of a request that sends a message."""
+        """The members of a ``SendMessage`` request."""
         how: dict[str, Any] = {"blocking": not at_once} if self.is_old else {}
         if at_once and not self.is_old:
             how = {"returnImmediately": True}
         return {"message": self.message(said, **message), "configuration": {**how, **configuration}}
 
     async def send(self, said: str | list[Any], **more: Any) -> Answer:
-        """Send a message. A result is the task or the message itself."""
+        """Send a message. The result is the task or the direct message."""
         answer = await self.ask("SendMessage", self.sending(said, **more))
         if answer.result is None or (self.is_old and self.binding == "JSONRPC"):
             return answer
@@ -129,14 +129,14 @@ class Wire:
         return answer._replace(result=value)
 
     async def task(self, said: str, **more: Any) -> dict[str, Any]:
-        """Send a message that makes a task, and return the task."""
+        """Send a message that creates a task, and return the task."""
         answer = await self.send(said, **more)
         assert answer.result is not None, answer
         assert "status" in answer.result, answer
         return answer.result
 
     async def get(self, task_id: str) -> Any:
-        """A task as it stands."""
+        """Fetch the current task."""
         return (await self.ask("GetTask", task=task_id)).result
 
     def webhook(self, url: str, **more: Any) -> dict[str, Any]:
@@ -151,7 +151,7 @@ class Wire:
     def config(
         self, url: str, *, id: str = "", token: str = "", secret: str = ""
     ) -> dict[str, Any]:
-        """A webhook, as it goes with a message too."""
+        """A webhook configuration, as a message also carries it."""
         config: dict[str, Any] = {"url": url}
         config.update({name: value for name, value in (("id", id), ("token", token)) if value})
         if secret:
@@ -168,7 +168,7 @@ class Wire:
         config: str = "",
         headers: Mapping[str, str] = {},
     ) -> Answer:
-        """Do an operation once."""
+        """Call an operation without a stream."""
         if self.binding == "GRPC":
             members = {**self._named(operation, task, config), **members}
             return await self._call(operation, members, {**self.headers, **headers})
@@ -180,7 +180,7 @@ class Wire:
     async def events(
         self, operation: str, members: Mapping[str, Any] = {}, *, task: str = ""
     ) -> AsyncIterator[Events]:
-        """The events of an operation that streams."""
+        """Stream the events of an operation."""
         if self.binding == "GRPC":
             async with self._called(
                 operation, {**self._named(operation, task, ""), **members}
@@ -201,11 +201,11 @@ class Wire:
             yield events
 
     def subscribing(self, task_id: str) -> Any:
-        """The events of a task."""
+        """Stream the events of a task."""
         return self.events("SubscribeToTask", task=task_id)
 
     def streaming(self, said: str | list[Any], **more: Any) -> Any:
-        """The events of a message."""
+        """Stream the events of a message's reply."""
         return self.events("SendStreamingMessage", self.sending(said, **more))
 
     # -- over HTTP -----------------------------------------------------------------------------
@@ -261,7 +261,7 @@ class Wire:
     # -- over gRPC -----------------------------------------------------------------------------
 
     def _named(self, operation: str, task: str, config: str) -> dict[str, str]:
-        """The ids of a task and of a webhook, where a request without paths has them."""
+        """Return the ids of a task and a webhook as a request without paths names them."""
         if operation in ("SendMessage", "SendStreamingMessage", "ListTasks") or not task:
             return {}
         is_push = "Push" in operation
@@ -280,7 +280,7 @@ class Wire:
         return {names[0]: task, **({names[1]: config} if config else {})}
 
     def rpc(self, operation: str) -> tuple[str, str, str]:
-        """The path of a call, and the names of its request and its answer."""
+        """The path of a call, and the names of its request and response types."""
         known = facts("v0_3" if self.is_old else "v1")
         name = OLD_RPCS.get(operation, operation) if self.is_old else operation
         (method,) = [each for each in known["service"]["methods"] if each["name"] == name]
@@ -288,13 +288,13 @@ class Wire:
         return f"/{known['package']}.A2AService/{name}", request, answer
 
     def packed(self, name: str, members: Mapping[str, Any]) -> bytes:
-        """A message of the proto, as bytes."""
+        """Encode a proto message from its JSON."""
         message = message_class(name, "v0_3" if self.is_old else "v1")()
         json_format.ParseDict(dict(members), message)
         return message.SerializeToString()
 
     def unpacked(self, name: str, data: bytes) -> Any:
-        """A message of the proto, as its JSON."""
+        """Decode a proto message to its JSON."""
         message = message_class(name, "v0_3" if self.is_old else "v1").FromString(data)
         return json_format.MessageToDict(message)
 
@@ -311,7 +311,7 @@ class Wire:
     async def raw_call(
         self, path: str, data: bytes, headers: Mapping[str, str], answer: str = "Task"
     ) -> Answer:
-        """Make a call of bytes."""
+        """Make a gRPC call with raw bytes."""
         metadata = tuple((name.lower(), value) for name, value in headers.items())
         async with self._channel() as channel:
             call = channel.unary_unary(path)(data, metadata=metadata, timeout=WAIT)

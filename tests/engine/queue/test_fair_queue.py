@@ -1,4 +1,4 @@
-"""The queue of an agent's tasks is fair to callers, however many tasks one of them has."""
+"""The queue of an agent's tasks is fair to callers, even if one caller has many tasks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_a_replica_that_serves_nobody_learns_where_the_queue_stands() -> None:
     queue.restart_at(4000)
     assert queue.next_key("", "bob") == 4000
     assert queue.next_key("", "ada") == 4000
-    queue.restart_at(0)  # only what was under way is left
+    queue.restart_at(0)  # only tasks in progress remain
     assert queue.next_key("", "bob") == 4001
     queue.clear()
     assert queue.next_key("", "bob") == 1

@@ -1,4 +1,4 @@
-"""What functions may be and return, and what callers get for it."""
+"""The forms of skill functions and their results, and the replies that callers get."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ async def test_plain_functions_run_side_by_side(talk: Any) -> None:
 
     @agent.skill
     def meet(turn: Any) -> str:
-        together.wait()  # passes only when four run at once
+        together.wait()  # passes only when four functions run at once
         return "met"
 
     async with talk(agent) as caller:
@@ -235,7 +235,7 @@ async def test_the_loop_is_watched(caplog: pytest.LogCaptureFixture) -> None:
 
     dog = LoopWatchdog(threshold=0.3)
     dog.start()
-    block_thread(1.2)  # this is what must not be done, and the watchdog must say so
+    block_thread(1.2)  # this blocks the loop on purpose; the watchdog must report it
     await asyncio.sleep(0)
     dog.stop()
     assert "has been blocked" in caplog.text

@@ -1,4 +1,4 @@
-"""When a wait for a reply is over, and what it finds then."""
+"""When a wait for a reply ends, and whether a reply exists at the end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def timer() -> Iterator[SharedTimer[ReplyWait]]:
 
 
 class Waiting(NamedTuple):
-    """A wait, and whether there was a reply when it was over."""
+    """A wait, and whether there was a reply at its end."""
 
     handle: ReplyHandle
     wait: ReplyWait
@@ -42,13 +42,13 @@ def waiting(
 
 async def test_a_task_in_the_log_begins_the_timeout_and_ends_nothing(timer) -> None:
     handle, wait, over = waiting(timer)
-    assert not timer._times  # before, the caller could not look for the task
+    assert not timer._times  # before the log entry, the caller could not look for the task
     handle.mark_logged()
     handle.mark_logged()
     assert (over, list(timer._times)) == ([], [wait])
     handle.resolve(REPLY)
     assert over == [True]
-    assert not timer._times  # nothing is kept of a wait that is over
+    assert not timer._times  # a finished wait leaves no timer
     handle.mark_logged()
     assert over == [True]
     assert waiting(timer, handle=handle).over == [True]
@@ -61,7 +61,7 @@ async def test_each_sender_of_a_repeated_message_waits_for_a_time_of_its_own(tim
     await asyncio.sleep(0)
     handle.mark_logged()
     async with asyncio.timeout(30):
-        await logged  # though the first sender goes on to wait
+        await logged  # though the first sender still waits
         while not early.over:
             await asyncio.sleep(0)
     assert (over, late.over) == ([], [])

@@ -1,4 +1,4 @@
-"""Who sees a skill or an interface: what authors may say, and what follows at the edges."""
+"""Visibility of skills and interfaces: the options for authors, and their effects."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def reach(app: Any, bearer: str = "") -> AsyncIterator[RemoteAgent]:
         yield agent
 
 
-# -- what authors may say -----------------------------------------------------------------------
+# -- options for authors -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_the_default_skill_is_listed() -> None:
         agent.skill(default=True, listed="extended")(hello)
 
 
-# -- what follows --------------------------------------------------------------------------------
+# -- effects -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("answer", [ZeroDivisionError(), None, "yes", 1])
@@ -178,7 +178,7 @@ async def test_a_task_of_a_hidden_skill_does_not_name_it_to_who_lost_the_right()
 
 @pytest.mark.parametrize("owner", ["caller", "tenant"])
 async def test_who_does_not_see_a_skill_sends_its_task_nothing(owner: Any) -> None:
-    """Neither who lost the right to it, nor another owner of the task who never had it."""
+    """The caller is a user who lost access, or another owner of the task who never had access."""
     seeing = {"ada"}
     agent = Agent(
         "Host", description="Hosts", security=token | anonymous, rights=Rights(owner=owner)

@@ -1,4 +1,4 @@
-"""The card of an agent: what it declares, for whom, and which skill a message means."""
+"""An agent's card: its declarations, its readers, and the skill that a message selects."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_what_can_be_no_card_is_refused_at_once(source: Any, error: type[Excepti
         Agent("Wrong", card=CardDetails(extended_card=source))
 
 
-# -- the skill of a message that names none, by what the skills take -------------------------------
+# -- a message without a skill selects one by the inputs that skills accept ------------------------
 
 
 @dataclass
@@ -177,4 +177,4 @@ async def test_a_client_and_a_server_read_the_same_skill() -> None:
     assert skill_of(SendMessageRequest(message=message, metadata={"skill": "chat"})) == "fare"
 
 
-# -- what an author switches off is neither on the card nor done -----------------------------------
+# -- a switched-off feature is neither on the card nor served --------------------------------------

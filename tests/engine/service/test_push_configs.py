@@ -26,7 +26,7 @@ URL = "https://hooks.example.com/a"
 
 
 async def waiting(caller: Pushed) -> str:
-    """Return the id of a task that goes on."""
+    """Return the id of a task that keeps working."""
     return (await caller.task("go", return_immediately=True)).id
 
 
@@ -44,7 +44,7 @@ async def test_a_list_has_pages(new_store: Callable[[], TaskStore]) -> None:
             token = page.next_page_token
             if not token:
                 break
-            # What comes and goes between pages shifts no others.
+            # A deletion between two pages does not shift the next page.
             await caller.delete(task_id, found[-1][0])
         assert found == [["a", "b"], ["c", "d"], ["e"]]
         assert len((await caller.list(task_id, page_size=3)).configs) == 3

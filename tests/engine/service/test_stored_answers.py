@@ -1,4 +1,4 @@
-"""Answers from the JSON of the store, and how much history a stream shows."""
+"""Responses from the JSON of the store, and the history that a stream shows."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def curious() -> Agent:
 
 
 def written(operation: str, answer: Any) -> Any:
-    """The value of an answer as a binding of 1.0 writes it."""
+    """The value of a response as a binding of 1.0 writes it."""
     return json.loads(CODEC.write_result(BY_NAME[operation], answer))
 
 
@@ -110,14 +110,14 @@ async def test_replies_and_joined_streams_are_the_stored_task(talk: Any) -> None
                 99 if length is None else length
             )
             await caller.task("and", task_id=task.id)
-        # A repeated message finds the task that its turn left.
+        # A repeated message gets the task as its turn left it.
         request = caller.request("once", message_id="m1", task_id=task.id)
         replies = [await in_json.send_message(request, asked) for _ in range(2)]
         assert type(replies[1]) is msgspec.Raw
         assert written("SendMessage", replies[0]) == written("SendMessage", replies[1])
 
 
-# -- how much of a task's history the stream of a message shows ------------------------------------
+# -- the length of the history in a message's stream -----------------------------------------------
 
 
 async def test_every_task_in_the_stream_of_a_message_has_the_history_asked_for(talk: Any) -> None:
@@ -138,7 +138,7 @@ async def test_every_task_in_the_stream_of_a_message_has_the_history_asked_for(t
             items = await collect(caller.stream("so", task_id=task.id, history_length=length))
             assert items[0].event.history == whole[max(len(whole) - length, 0) :]
             assert len(items) > 1
-        # One that was answered before is streamed again from its beginning.
+        # A repeat of an answered message streams from the beginning.
         for id, options, shown in (("m1", {}, 1), ("m2", {"history_length": 0}, 0)):
             options = {"message_id": id, "context": asked, **options}
             await caller.task("go", **options)

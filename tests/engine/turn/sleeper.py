@@ -1,4 +1,4 @@
-"""A caller of turns that sleep, on every store, at a time that tests move."""
+"""A caller of turns that sleep, on every store, with a clock that tests move."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def clock() -> Clock:
 
 
 class Sleeper(Talk):
-    """A caller of an agent, who can move the time."""
+    """A caller of an agent with a clock that tests move."""
 
     clock: Clock
 
@@ -39,7 +39,7 @@ class Sleeper(Talk):
         self.host._maintenance.wake()
 
     async def asleep(self, task: Task | str) -> int:
-        """Wait until a task sleeps; return when it wakes up."""
+        """Wait until a task sleeps; return its wake-up time."""
         task_id = task if isinstance(task, str) else task.id
         found: list[int] = []
 
@@ -74,7 +74,7 @@ Open = Callable[..., Any]
 def new_store(
     request: pytest.FixtureRequest, tmp_path: Path, clock: Clock
 ) -> Callable[[], TaskStore]:
-    """A maker of stores of the same data, at the test's time."""
+    """A maker of stores that share their data and use the test's clock."""
     if request.param == "sqlite":
         return lambda: SqliteTaskStore(tmp_path / "tasks.db", synchronous="NORMAL", clock=clock)
     if request.param == "postgres":

@@ -1,4 +1,4 @@
-"""When a turn's events are appended: how many appends a task takes, and what waits for which."""
+"""When a turn appends its events: the number of appends per task, and what must precede what."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def counted(store: TaskStore) -> tuple[TaskStore, list[int]]:
 
 
 def worker(appends: list[int], seen: list[int], **options: Any) -> Agent:
-    """Return an agent that writes, lets the event loop go on, and writes again."""
+    """Return an agent that writes, yields to the event loop, and writes again."""
     agent = Agent("Worker", execution=Execution(direct_reply_timeout=WAIT))
 
     @agent.skill(**options)
@@ -64,7 +64,7 @@ def worker(appends: list[int], seen: list[int], **options: Any) -> Agent:
 async def test_a_task_that_can_be_known_is_written_as_it_grows(
     talk: Any, new_store: Callable[[], TaskStore], said: str
 ) -> None:
-    """A step is not done again, and the function may have told the task's id to anyone."""
+    """A step must not run twice, and the function may have passed the task's id on."""
     store, appends = counted(new_store())
     seen: list[int] = []
     async with talk(worker(appends, seen), store) as caller:
@@ -94,7 +94,7 @@ async def test_every_other_send_is_durable_before_its_function_goes_on(
 
 
 async def listed(caller: Talk) -> Sequence[Task]:
-    """Return the tasks that a caller is shown."""
+    """Return the tasks that a caller can list."""
     return (await caller.service.list_tasks(ListTasksRequest(), caller.context)).tasks
 
 
@@ -142,7 +142,7 @@ async def test_an_append_that_failed_at_once_stops_the_writer() -> None:
     failed: list[str] = []
     writer = await writer_of(store, on_error=lambda: failed.append("now"))
     await writer.flush()
-    await store.claim("t")  # another executor
+    await store.claim("t")  # another executor claims the task
     writer.write(TurnStarted(turn=1, attempt=2))
     with pytest.raises(Fenced):
         await writer.flush()
@@ -155,7 +155,7 @@ async def test_an_append_that_failed_at_once_stops_the_writer() -> None:
 
 
 def writes(kind: str) -> Callable[[Agent, Callable[[], None]], None]:
-    """Return what gives an agent a skill that writes once in some way, and then calls something."""
+    """Return a function that adds a skill which writes once and then calls a function."""
 
     def add(agent: Agent, then: Callable[[], None]) -> None:
         if kind == "yield":

@@ -1,4 +1,4 @@
-"""Deadlines: how old a turn or a task may get, wherever it is."""
+"""Deadlines: the maximum age of a turn or a task, in every state."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LATER = timedelta(hours=1)
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Look after tasks at rest without delay."""
+    """Check suspended tasks without delay."""
     monkeypatch.setattr("parley.engine.maintenance.SWEEP_SECONDS", 0.02)
 
 
@@ -83,7 +83,7 @@ async def test_a_task_at_rest_has_its_time_by_the_clock_of_the_store(talk: Any) 
     async def ask(turn: Turn) -> str:
         return (await turn.ask("?")).text
 
-    # As on a machine whose clock is ahead of the database's by an hour.
+    # The machine's clock is an hour ahead of the database's clock.
     store = MemoryTaskStore(clock=lambda: now_ms() - 3_600_000)
     async with talk(agent, store) as caller:
         task = await caller.task("go")

@@ -1,4 +1,4 @@
-"""How turns end, and the reference of a failed task."""
+"""The ends of turns, and the reference of a failed task."""
 
 from __future__ import annotations
 
@@ -121,4 +121,4 @@ async def test_a_function_that_never_ends_after_its_end_is_stopped(talk: Any) ->
     assert (task.state, _said(task)) == (FAILED, "as said")
 
 
-# -- the reference of a failed task leads to what happened, in the log and in the audit ------------
+# -- the reference of a failed task points to its entries in the log and the audit -----------------

@@ -1,4 +1,4 @@
-"""What callers send and accept, and what agents take and give (specification §3.2.2)."""
+"""Parts from callers and agents, and the modes they accept (specification §3.2.2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turns that sleep, and that wait for events: rows, not coroutines."""
+"""Turns that sleep or wait for events: durable rows instead of coroutines."""
 
 from __future__ import annotations
 

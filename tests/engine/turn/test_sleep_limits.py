@@ -1,4 +1,4 @@
-"""What turns that sleep may not do, what they cost, and how much they may wait for."""
+"""Turns that sleep: forbidden operations, costs, and limits on waits."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _objects() -> int:
 
 
 async def test_what_was_logged_of_waits_is_bounded(opened: Open) -> None:
-    """Four private records for each sleep, however many there were before."""
+    """Each sleep adds four private records, independent of earlier sleeps."""
     agent = Agent("Sleepy")
 
     @agent.skill(replies="task")
@@ -90,7 +90,7 @@ async def test_a_turn_waits_for_a_hundred_events_and_sleeps_beside_them(
 
 @pytest.mark.parametrize("form", ["async", "plain"])
 async def test_a_step_that_waits_is_refused_with_what_would_be_right(form: str) -> None:
-    """A step is one thing that is done: it cannot be left in its middle, and go on days later."""
+    """A step runs without a break: it cannot stop in the middle and resume days later."""
     agent, raised = Agent("Wrong"), []
 
     if form == "async":
@@ -129,7 +129,7 @@ async def test_sleeping_tasks_hold_no_coroutine_and_no_memory(clock: Clock, tmp_
         await turn.sleep(DAY)
         return "awake"
 
-    before = _objects()  # earlier tests of this process have left some
+    before = _objects()  # left by earlier tests of this process
     host = Host(
         placed(agent),
         SqliteTaskStore(tmp_path / "t.db", synchronous="OFF", clock=clock),
@@ -143,7 +143,7 @@ async def test_sleeping_tasks_hold_no_coroutine_and_no_memory(clock: Clock, tmp_
         for _ in range(10):
             await asyncio.gather(*[caller.begin() for _ in range(100)])
         await until(lambda: not caller.executor.running and not caller.executor.queue.length, 60)
-        # What the last of them leave behind goes a moment later.
+        # The last turns free their objects a moment later.
         limit = objects[0] * 1.05 + 50 if objects else before + 1000
         await until(lambda limit=limit: _objects() <= limit, 60)
         tasks.append(len(asyncio.all_tasks()))

@@ -1,4 +1,4 @@
-"""What an agent says and cannot be written: its text is made valid, or its task fails, once."""
+"""Output that cannot be written: its text is repaired, or its task fails after one attempt."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def _raised(turn: Turn, value: Any) -> None:
 
 async def _path(turn: Turn, value: Any) -> None:
     name = os.fsencode(str(value).replace("/", "_").replace("\0", "_")[:40] or "x")
-    path = Path(os.fsdecode(name))  # as a directory has it
+    path = Path(os.fsdecode(name))  # as a directory listing returns it
     await turn.artifact(path, name=path.name)
 
 
@@ -211,7 +211,7 @@ def _agent(way: str, value: Any, runs: list[int], *, replies: Any) -> Agent:
 def stores(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[], TaskStore]:
-    """A maker of stores, each a new one, but of PostgreSQL always the same."""
+    """A maker of new stores; the PostgreSQL stores share one database."""
     if request.param == "postgres":
         url = request.getfixturevalue("postgres").new_url()
         return lambda: PostgresTaskStore(url)
@@ -224,7 +224,7 @@ def stores(
 async def _spoken(
     store: TaskStore, way: str, value: Any, replies: Any
 ) -> tuple[Task | Message | A2AError, list[int]]:
-    """Have an agent say something, and return the reply and its attempts."""
+    """Run an agent that emits a value, and return the reply and its attempts."""
     runs: list[int] = []
     agent = _agent(way, value, runs, replies=replies)
     host = Host(placed(agent), store)
@@ -261,14 +261,14 @@ async def _spoken(
 def test_whatever_an_agent_says_ends_its_turn_in_one_run(
     stores: Callable[[], TaskStore], way: str, value: Any, replies: Any
 ) -> None:
-    if way == "outcome":  # only adapters return one, and of tasks
+    if way == "outcome":  # only adapters return an outcome, and only for tasks
         replies = "task"
-    logging.disable()  # workers of pytest cannot pass on what is no text
+    logging.disable()  # pytest's workers cannot transmit invalid text
     try:
         reply, runs = asyncio.run(_spoken(stores(), way, value, replies))
     finally:
         logging.disable(logging.NOTSET)
-    assert runs in ([1], [1, 1])  # a turn that slept goes on, in the same attempt
+    assert runs in ([1], [1, 1])  # a turn that slept resumes in the same attempt
     if isinstance(reply, Task):
         assert reply.state.is_terminal or reply.state.is_interrupted
     if not isinstance(reply, A2AError):

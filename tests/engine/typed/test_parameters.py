@@ -1,4 +1,4 @@
-"""From the signature of a function to how its parameters are filled."""
+"""The signature of a function determines how its parameters are filled."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def called(function: Callable[..., Any], said: Message) -> Any:
     return function(*by_position, **by_name)
 
 
-# -- what means what it always meant -----------------------------------------------------------
+# -- plain parameters --------------------------------------------------------------------------
 
 
 def test_turns_and_a_single_text_are_recognized() -> None:
@@ -225,7 +225,7 @@ def test_pydantic_and_msgspec_types_stand_side_by_side() -> None:
     ]
 
 
-# -- refused -----------------------------------------------------------------------------------
+# -- rejected signatures -----------------------------------------------------------------------
 
 
 def two_turns(turn: Turn, other: BlockingTurn) -> None: ...

@@ -1,4 +1,4 @@
-"""Types as JSON: what is read, what is refused, and with which words."""
+"""Types as JSON: accepted values, rejected values, and the error messages."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Box(msgspec.Struct, Generic[T]):
 
 
 def wrong(kind: Any, data: Any) -> list[tuple[str, str]]:
-    """Return the violations of data that does not fit."""
+    """Return the violations of invalid data."""
     with pytest.raises(Mismatch) as caught:
         ValueType(kind).read(data)
     return [(each.field, each.description) for each in caught.value.violations]
