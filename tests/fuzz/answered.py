@@ -1,7 +1,7 @@
-"""What clients read: answers, events, refusals and cards of peers, and the headers with them.
+"""Fuzz targets for clients: replies, events, errors and cards of peers, and HTTP headers.
 
-Targets as in ``asked``. Whatever a peer says, its caller gets a value, the error that the peer
-means, or one that says that the peer is wrong.
+The targets work as in ``asked``. For any reply of a peer, the caller gets a value, the peer's
+error, or an error that calls the reply invalid.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ CODECS: dict[str, Codec] = {
 
 
 def answers(name: str) -> Target:
-    """Return the target for answers and events: after a line with the operation, or ``event``."""
+    """Return the target for replies and events, after a line with the operation or ``event``."""
     codec = CODECS[name]
     proto, is_old = not name.startswith("jsonrpc"), name.endswith("0.3")
-    # An event of a stream over HTTP may be the error that ends it.
+    # Over HTTP, an event of a stream may be the error that ends the stream.
     may_be_refused = A2AError if name.startswith("http") else InvalidAgentResponseError
     operations = {**BY_NAME} if not name.startswith("protobuf") else dict.fromkeys(codec.names)
 
@@ -87,14 +87,14 @@ def answers(name: str) -> Target:
         check_kept(value)
         webhooks = getattr(value, "configs", (value,))
         if is_old and proto and any("/" in getattr(hook, "task_id", "") for hook in webhooks):
-            return  # 0.3 names a webhook by a path, in which such an id is not to be told apart
+            return  # 0.3 names a webhook by a path, where this id is ambiguous
         if is_old and isinstance(value, AgentCard) and not _says_how(value):
             return
         left = left_of(value, proto=proto) if is_old else value
         try:
             again = read(write(value))
         except (InvalidAgentResponseError, InvalidField):
-            # A webhook of no task has no name in 0.3.
+            # In 0.3, a webhook without a task has no name.
             assert is_old, asked
             assert "ushNotification" in asked
             return
@@ -106,12 +106,12 @@ def answers(name: str) -> Target:
 
 
 def _says_how(card: AgentCard) -> bool:
-    """Whether every interface says how it is called: 0.3 has a usual one, and leaves others out."""
+    """Return whether every interface names its protocol; 0.3 has a default and omits the rest."""
     return all(each.protocol_binding for each in card.supported_interfaces)
 
 
 def _without_empty(card: AgentCard) -> AgentCard:
-    """Return a card without what the proto of 0.3 cannot tell from what is not there."""
+    """Return a card without the empty values that the proto of 0.3 drops."""
     given = card.capabilities
     capabilities = replace(
         given,
@@ -124,15 +124,15 @@ def _without_empty(card: AgentCard) -> AgentCard:
 
 
 def check_kept(value: Any) -> None:
-    """What was read of an answer stays what it is when it is written and read again.
+    """Check that a decoded reply stays equal when it is encoded and decoded again.
 
-    An id that a peer leaves out is empty, which our own log would not have.
+    An id that a peer omits is empty; our own log has no empty ids.
     """
     assert protojson.decode_answer(encode(value), type(value)) == value
 
 
 def check_told(error: A2AError, body: bytes) -> None:
-    """What is said of a peer's words is no longer than they are, by much."""
+    """Check that the error message is bounded by the size of the peer's body."""
     assert error.message
     assert len(error.message) <= 2 * len(body) + 3000
     assert len(error.violations) <= 20 or not isinstance(error, InvalidAgentResponseError)
@@ -149,7 +149,7 @@ def answer_seeds(name: str) -> Callable[[], Iterator[bytes]]:
                 if operation.streaming:
                     yield b"event\n" + codec.write_event(StreamItem(answer))
                     continue
-                with suppress(InvalidField):  # 0.3 has no webhook without its task
+                with suppress(InvalidField):  # in 0.3, every webhook has a task
                     yield operation.name.encode() + b"\n" + codec.write_result(operation, answer)
         if name == "jsonrpc 0.3":
             yield from inputs.ANSWERS_OF_0_3
@@ -161,7 +161,7 @@ def answer_seeds(name: str) -> Callable[[], Iterator[bytes]]:
 
 
 def refusals(data: bytes) -> None:
-    """What a refusal means: ``jsonrpc 1.0`` or ``http_json 0.3 404`` on a line, and its body."""
+    """An error body, below a line such as ``jsonrpc 1.0`` or ``http_json 0.3 404``."""
     line, _, body = data.partition(b"\n")
     binding, _, rest = line.decode("latin-1").partition(" ")
     version, _, status = rest.partition(" ")
@@ -183,13 +183,13 @@ def refusals(data: bytes) -> None:
 def check_same(
     again: A2AError, error: A2AError, *, cut: bool = False, renamed: bool = False
 ) -> None:
-    """An error that is told on is the same.
+    """Check that an error stays the same when it is encoded and decoded again.
 
-    ``cut``: as far as it was not cut to fit. ``renamed``: fields that are wrong are named as the
-    version names them, whatever a peer called them.
+    ``cut``: except for details that were cut to fit. ``renamed``: violations name the fields as the
+    version spells them, not as the peer did.
     """
     if isinstance(error, PeerError):
-        return  # every binding has a code or a status of its own for what A2A does not know
+        return  # each binding has its own code or status for an error unknown to A2A
     assert type(again) is type(error), (again, error)
     assert again.message == error.message or not error.message or renamed
     if not cut:
@@ -215,7 +215,7 @@ def refusal_seeds() -> Iterator[bytes]:
 
 
 def statuses(data: bytes) -> None:
-    """The status of a call over gRPC: its name and message on a line, and the details."""
+    """The status of a gRPC call: its name and message on a line, then the details."""
     line, _, details = data.partition(b"\n")
     status, _, message = line.decode("latin-1").partition(" ")
     error = read_status(status, message, details)
@@ -233,7 +233,7 @@ def status_seeds() -> Iterator[bytes]:
 
 
 def responses(data: bytes) -> None:
-    """A whole response of JSON-RPC."""
+    """A whole JSON-RPC response."""
     try:
         result = jsonrpc.parse_response(data)
     except InvalidAgentResponseError as error:
@@ -256,7 +256,7 @@ def response_seeds() -> Iterator[bytes]:
 
 
 def events(data: bytes) -> None:
-    """A stream of server-sent events, after a byte that says how it is cut."""
+    """A stream of server-sent events, after a byte that says where the stream is cut."""
     size, stream = (data[0] if data else 0) % 40 + 1, data[1:]
     limit = 2000
     try:
@@ -290,7 +290,7 @@ def event_seeds() -> Iterator[bytes]:
 
 
 def cards(data: bytes) -> None:
-    """A card of any version, and which of its interfaces to call."""
+    """A card of any version, and the choice of the interface to call."""
     try:
         card = resolving.read_card(data, "the card")
     except CardInvalid as error:
@@ -331,7 +331,7 @@ def card_seeds() -> Iterator[bytes]:
 
 
 def headers(data: bytes) -> None:
-    """What stands in headers of requests and answers: ``name`` on a line, and the value."""
+    """A header of a request or a response: ``name`` on a line, then the value."""
     name, _, value = data.partition(b"\n")
     text = value.decode("utf-8", "surrogateescape")
     match name:

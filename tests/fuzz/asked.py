@@ -1,8 +1,8 @@
-"""What servers read: requests, whole and in pieces, and what comes with them.
+"""Fuzz targets for servers: requests, whole and in pieces, with their headers.
 
-Each target takes any bytes. It raises when what is promised does not hold: that bytes are read, or
-refused with an error that says what is wrong with them and never more than a few thousand bytes
-long; that what was read can be written, in the log too, and is then read as the same.
+Each target takes any bytes and raises when a promise is broken. The bytes are decoded, or rejected
+with an error that names the fault in at most a few thousand bytes. A decoded value can be encoded,
+also for the log, and decodes to the same value.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ Target = Callable[[bytes], None]
 
 
 def check_refusal(error: A2AError) -> None:
-    """Hold what a caller is told against what can be sent."""
+    """Check that every codec can write the error, within the size limit."""
     assert error.message
     for dialect in DIALECTS.values():
         for codec in (dialect.jsonrpc, dialect.http_json):
@@ -63,7 +63,7 @@ def check_refusal(error: A2AError) -> None:
 
 
 def check_logged(value: A2AStruct) -> None:
-    """What gets in is read from the log as it was."""
+    """Check that a value survives the encoding of the log."""
     assert struct.decode(struct.encode(value), type(value)) == value
 
 
@@ -118,7 +118,7 @@ def any_json_seeds() -> Iterator[bytes]:
 
 
 def limits(data: bytes) -> None:
-    """What is said about depth and parts before a body is decoded."""
+    """The limits on depth and parts, checked before a body is decoded."""
     deepest, most = 12, 5
     try:
         value = json.loads(data)
@@ -180,7 +180,7 @@ def params(version: str) -> Target:
 
 
 def _plain(operation: Operation) -> Operation:
-    """Return an operation as it is called by its own name, not by an older one."""
+    """Return an operation under its current name, not an older one."""
     return next(each for each in OPERATIONS if each.name == operation.name)
 
 
@@ -197,7 +197,7 @@ def params_seeds(version: str) -> Callable[[], Iterator[bytes]]:
 
 
 def _left(request: Any, version: str, *, proto: bool) -> Any:
-    """Return what is left of a request after it was written again."""
+    """Return the part of a request that its version can carry."""
     if version == versions.LATEST:
         return request
     request = left_of(request, proto=proto)
@@ -214,7 +214,7 @@ _ACTIONS = (":cancel", ":subscribe")
 
 
 def http_json(data: bytes) -> None:
-    """A request of HTTP+JSON: ``VERB path?query`` on a line, and the body."""
+    """An HTTP+JSON request: ``VERB path?query`` on a line, then the body."""
     line, _, body = data.partition(b"\n")
     verb, _, address = line.decode("latin-1").partition(" ")
     path, _, query = address.partition("?")
@@ -256,7 +256,7 @@ def _read_http(verb: str, path: str, query: str, body: bytes) -> tuple[str, Oper
 
 
 def _cannot_be_asked(version: str, operation: Operation, request: Any) -> bool:
-    """Whether an id or a tenant looks like a word that means something else in a path."""
+    """Return whether an id or a tenant equals a word that has another meaning in a path."""
     ids = [getattr(request, "id", ""), getattr(request, "task_id", "")]
     if version == versions.LATEST:
         named = request.tenant in _WORDS
@@ -283,7 +283,7 @@ def http_json_seeds(version: str) -> Callable[[], Iterator[bytes]]:
 
 
 def protobuf(version: str) -> Target:
-    """Return the target for the messages of gRPC, after a line with the operation."""
+    """Return the target for gRPC messages, after a line with the operation."""
     codec = DIALECTS[version].grpc()
 
     def target(data: bytes) -> None:
@@ -307,7 +307,7 @@ def _left_in_protobuf(request: Any, version: str) -> Any:
     if version == versions.LATEST:
         return request
     request = _left(request, version, proto=True)
-    # The proto of 0.3 cannot tell none from no limit.
+    # The proto of 0.3 does not distinguish a limit of 0 from no limit.
     if isinstance(request, GetTaskRequest) and request.history_length == 0:
         return replace(request, history_length=None)
     if isinstance(request, SendMessageRequest) and request.configuration.history_length == 0:
@@ -330,7 +330,7 @@ def protobuf_seeds(version: str) -> Callable[[], Iterator[bytes]]:
 
 
 def page_tokens(data: bytes) -> None:
-    """The token by which a caller asks for the next page."""
+    """The token of the next page."""
     try:
         token = read_token(data.decode("utf-8", "replace"), PageToken)
     except InvalidParamsError as error:
@@ -340,7 +340,7 @@ def page_tokens(data: bytes) -> None:
 
 
 def callbacks(data: bytes) -> None:
-    """What is posted to a callback address: a media type, and below it the body."""
+    """A body posted to a callback address, below a line with its media type."""
     media_type, _, body = data.partition(b"\n")
     try:
         value = value_of(read_content(media_type, body, max_depth=100))

@@ -1,7 +1,7 @@
-"""What proves who speaks: tokens and keys, certificates, signed cards, webhooks and envelopes.
+"""Fuzz targets for credentials: tokens, keys, certificates, signed cards, webhooks and envelopes.
 
-Each target takes any bytes. It raises when what is promised does not hold: what anybody sends is
-accepted or refused with a reason, only what was signed is believed, and it names a caller.
+Each target takes any bytes and raises when a promise is broken: input is accepted or rejected with
+a reason, only signed data is trusted, and accepted input names a caller.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ TOKENS = {signed(HEADER, claims, KEY) for claims in CLAIMS}
 
 
 def _verified(token: str) -> Proof | None:
-    """Return what a token proves, ``None`` for nothing."""
+    """Return the caller that a token proves, or ``None``."""
     verifying = SCHEME._verifier.verify(token)
     try:
         verifying.send(None)  # type: ignore[attr-defined]
@@ -86,7 +86,7 @@ def _verified(token: str) -> Proof | None:
 
 
 def tokens(data: bytes) -> None:
-    """A token as it arrives: only what was signed is accepted."""
+    """A token as received: only signed content is accepted."""
     token = data.decode("latin-1")
     try:
         read_jwt(token)
@@ -102,7 +102,7 @@ def token_seeds() -> Iterator[bytes]:
 
 
 def claims(data: bytes) -> None:
-    """What an issuer has signed: claims of any form."""
+    """Claims of any form, signed by an issuer."""
     proof = _verified(signed(HEADER, data, KEY))
     if proof is None:
         return
@@ -122,7 +122,7 @@ def claims_seeds() -> Iterator[bytes]:
 
 
 def key_sets(data: bytes) -> None:
-    """A key set of an issuer: keys for signatures, each with algorithms of its own kind."""
+    """A key set of an issuer: each signature key has only algorithms of its own kind."""
     try:
         content = msgspec.json.decode(data)
     except (ValueError, msgspec.DecodeError, RecursionError):
@@ -160,7 +160,7 @@ def _pair() -> Pair:
 
 
 def certificates(data: bytes) -> None:
-    """A header names a caller that can own tasks, or is refused."""
+    """A certificate header names a caller that can own tasks, or is rejected."""
     for name, scheme in SCHEMES.items():
         scope = {"headers": [(name, data)], "client": ("10.0.0.1", 1), "query_string": b""}
         try:
@@ -183,7 +183,7 @@ def certificate_seeds() -> Iterable[bytes]:
 
 
 def secrets(data: bytes) -> None:
-    """Any text is looked through."""
+    """Any text is searched for secrets."""
     text = data.decode("utf-8", "replace")
     assert isinstance(kind_of(text, is_free=True), str)
 
@@ -214,7 +214,7 @@ BELIEVED = (received(CARD), exact(CARD))
 
 
 def signed_cards(data: bytes) -> None:
-    """A card is trusted with the members that were signed, or it is not, and says why."""
+    """A card is trusted with its signed members, or rejected with a reason."""
     try:
         verdict = verify(data, TRUSTED)
     except CardUnverifiable as error:
@@ -292,7 +292,7 @@ def body_seeds() -> Iterator[bytes]:
 
 
 def proofs(data: bytes) -> None:
-    """Verify a signature, or a JWT, of a body that is always the same."""
+    """Verify a signature, or a JWT, of a fixed body."""
     text = data.decode("latin-1")
     headers = [(b"webhook-id", ID.encode()), (b"webhook-timestamp", str(NOW).encode())]
     name = b"authorization" if text.lower().startswith("bearer") else b"webhook-signature"
@@ -327,9 +327,9 @@ LONGEST_MESSAGE = 100_000
 
 
 def envelope_messages(data: bytes) -> None:
-    """A message is refused with what is wrong, or means the same after it was written.
+    """A message is rejected with a reason, or keeps its meaning when it is encoded again.
 
-    Only what was signed is believed.
+    Only signed content is trusted.
     """
     try:
         message = read_message(data, max_bytes=LONGEST_MESSAGE)
@@ -361,7 +361,7 @@ def envelope_message_seeds() -> Iterator[bytes]:
 
 
 def envelope_cards(data: bytes) -> None:
-    """A card is refused with what is wrong, or stays the same, also as an A2A card."""
+    """A card is rejected with a reason, or stays the same, also as an A2A card."""
     try:
         card = read_card(data)
     except A2AError as error:

@@ -1,9 +1,8 @@
-"""Inputs of targets: real messages to begin with, and what hypothesis makes of them.
+"""Inputs of targets: real messages as seeds, and changes of them by hypothesis.
 
-Each message type has a value with nothing but what it must have and values with everything that it
-can have, in every codec; what others write differently stands behind, byte for byte. ``inputs``
-changes these: where an input is JSON or protobuf mostly as such, as a random byte would only make
-it neither.
+Each message type has a minimal value and full values, in every codec. Bytes in the spelling of
+other implementations follow. ``inputs`` changes the seeds; it mostly changes JSON and protobuf by
+structure, as a random byte would only make the input undecodable.
 """
 
 from __future__ import annotations
@@ -46,14 +45,14 @@ _DEEPEST = 7
 
 
 def least(kind: type[A2AStruct]) -> Any:
-    """Return the value of a message type that says the least."""
+    """Return the minimal value of a message type."""
     member = ONE_OF.get(kind, ())[:1]
     given = [f for f in _fields(kind) if f.required or f.name in member]
     return kind(**{f.name: _of(f, False, 0) for f in given})
 
 
 def full(kind: type[A2AStruct], member: str = "", depth: int = 0) -> Any:
-    """Return a value that says all that it can; of a oneof, ``member``."""
+    """Return a value with all fields; of a oneof, ``member``."""
     one_of = ONE_OF.get(kind, ())
     member = member or (one_of[0] if one_of else "")
     given = {
@@ -121,7 +120,7 @@ def requests_of(operation: Operation) -> Iterator[Any]:
 
 
 def answers_of(operation: Operation) -> Iterator[Any]:
-    """Yield answers to an operation, and events of a stream, out of their wrappers."""
+    """Yield replies to an operation, and events of a stream, without their wrappers."""
     for answer in values_of(operation.response):
         if isinstance(answer, SendMessageResponse | StreamResponse):
             yield answer.payload
@@ -184,7 +183,7 @@ message/send message/stream tasks/get tasks/cancel tasks/resubscribe tasks/send 
 """
 
 
-# What is sent by others, in their own spelling: a line that says what is asked, and the body.
+# Requests in the spelling of other implementations: a line with the operation, then the body.
 OTHERS: dict[str, tuple[bytes, ...]] = {
     "1.0": (
         b'SendMessage\n{"message":{"message_id":"m","role":1,"parts":[{"text":"hi","metadata":null}],'
@@ -259,7 +258,7 @@ CARDS_OF_0_3 = (
 )
 
 
-# -- inputs made of inputs -----------------------------------------------------------------------
+# -- inputs derived from inputs ------------------------------------------------------------------
 
 MOST_BYTES = 16_384
 
@@ -285,10 +284,10 @@ _DEPTHS = (1, 2, 5, 40, 130)
 
 @st.composite
 def inputs(draw: st.DrawFn, form: str, seeds: Sequence[bytes]) -> bytes:
-    """Return inputs that are like ``seeds``: bytes changed here and there, or members, or fields.
+    """Return inputs like ``seeds``, with some bytes, members or fields changed.
 
-    ``form`` is ``text``, ``json``, or one of ``line and json``, ``line and text`` and ``line and
-    protobuf``: then a line says first what is asked.
+    ``form`` is ``text``, ``json``, ``line and json``, ``line and text`` or ``line and protobuf``.
+    With ``line``, a first line names the operation.
     """
     has_line = form.startswith("line")
     change = _CHANGES[form.removeprefix("line and ")]
@@ -319,7 +318,7 @@ def _changed_bytes(draw: st.DrawFn, data: bytes, other: bytes) -> bytes:
 
 
 def _places(root: Any) -> list[tuple[Any, Any]]:
-    """Return where the values are in some JSON: what holds each, and its key or index there."""
+    """Return the position of each value in some JSON: its container, and its key or index."""
     found: list[tuple[Any, Any]] = []
     pending = [root]
     while pending:
@@ -372,7 +371,7 @@ def _changed_json(draw: st.DrawFn, body: bytes, other: bytes) -> bytes:
 
 
 def _other_spelling(name: str) -> str:
-    """Return a member's name in the other of the two spellings of ProtoJSON."""
+    """Return a member's name in the other spelling of ProtoJSON."""
     if "_" in name:
         return re.sub(r"_(\w)", lambda match: match[1].upper(), name)
     return re.sub(r"[A-Z]", lambda match: f"_{match[0].lower()}", name)
@@ -418,9 +417,9 @@ def _changed_protobuf(draw: st.DrawFn, body: bytes, other: bytes) -> bytes:
 
 
 def _read_fields(data: bytes) -> list[tuple[int, int, int | bytes]]:
-    """Return the fields of a protobuf message, whatever they mean; none if ``data`` is no message.
+    """Return the fields of a protobuf message, without a schema; none for an invalid message.
 
-    A field is a number, a wire type and a value: an integer, or the bytes of what is not one.
+    A field is a number, a wire type and a value: an integer or bytes.
     """
     found: list[tuple[int, int, int | bytes]] = []
     place = 0

@@ -1,6 +1,6 @@
-"""What a registry reads: sites with catalogs and their entries, robots.txt, pages, and searches.
+"""Fuzz targets for the registry: sites with catalogs, entries, robots.txt, pages and searches.
 
-What is found valid is read, and the rest has a reason; all of it is bounded.
+Valid input is read, the rest gets a reason, and every result is bounded.
 """
 
 from __future__ import annotations
@@ -46,8 +46,9 @@ MOST = 200
 
 
 def examined(data: bytes) -> None:
-    """Every entry that is read gets a standing and, unless it is listed, a reason. Nothing that a
-    database cannot hold is left, and a signature that does not hold is never listed.
+    """Check the entries that are read: each has a standing and, unless listed, a reason.
+
+    Every value fits into a database. An entry with a wrong signature is never listed.
     """
     try:
         reading = read_whole(data, LIMITS, depth=0, at_most=MOST)
@@ -62,7 +63,7 @@ def examined(data: bytes) -> None:
 
 
 async def _examine(entries: Any) -> None:
-    # Nothing is public, so nothing is asked.
+    # No address is public, so no request is made.
     fetcher = WebFetcher(Egress(public=False), limits=LIMITS)
     examiner = Examiner(fetcher)
     for each in entries:
@@ -108,7 +109,7 @@ def examined_seeds() -> Iterator[bytes]:
 
 
 def robots(data: bytes) -> None:
-    """What a robots.txt says is bounded, and every path is allowed or is not."""
+    """The rules of a robots.txt are bounded, and every path is either allowed or not."""
     found = read_robots(data)
     assert len(found.agentmaps) <= MAX_AGENTMAPS
     for path in ("/", "/.well-known/ai-catalog.json", "/a?b=c", "/%2e%2e/"):
@@ -121,7 +122,7 @@ def robots_seeds() -> Iterator[bytes]:
 
 
 def links(data: bytes) -> None:
-    """Links are bounded texts; none is an address that is no https."""
+    """Links are bounded texts; every address is https."""
     for each in (*links_of_page(data), *links_of_header(data.decode("latin-1"))):
         try:
             found = checked_address(each, near="https://example.com/a/b")
@@ -140,7 +141,7 @@ def link_seeds() -> Iterator[bytes]:
 
 
 def checked(data: bytes) -> None:
-    """A catalog has problems, each with its reason, or every entry of it can be read."""
+    """A catalog has problems, each with a reason, or all of its entries can be read."""
     try:
         problems = problems_of(data)
     except InvalidCatalog as error:
@@ -164,7 +165,7 @@ ASKED = asked_digest("search", "weather")
 
 
 def expressions(data: bytes) -> None:
-    """An expression becomes constraints with values, or is refused with a short reason."""
+    """An expression becomes constraints with values, or is rejected with a short reason."""
     text = data.decode("utf-8", "replace")
     for read in (constraints_of_expression, order_of):
         try:
@@ -181,7 +182,7 @@ def expression_seeds() -> Iterator[bytes]:
 
 
 def filters(data: bytes) -> None:
-    """A filter in JSON becomes constraints with values, or is refused with a reason."""
+    """A filter in JSON becomes constraints with values, or is rejected with a reason."""
     try:
         given = msgspec.json.decode(data, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -199,7 +200,7 @@ def filter_seeds() -> Iterator[bytes]:
 
 
 def places(data: bytes) -> None:
-    """A token is a place within bounds, or is refused."""
+    """A token is a position within bounds, or is rejected."""
     try:
         place = place_in(data.decode("utf-8", "replace"), ASKED)
     except InvalidParamsError:
@@ -213,7 +214,7 @@ def place_seeds() -> Iterator[bytes]:
 
 
 def texts(data: bytes) -> None:
-    """Any text has some of the marks, each once and in their order."""
+    """Any text has some of the marks, each once and in order."""
     found = marks_of({"C": data.decode("utf-8", "surrogateescape")})
     assert found == tuple(mark for mark in MARKS if mark in found)
 
@@ -225,7 +226,7 @@ def text_seeds() -> Iterator[bytes]:
 
 
 def described(data: bytes) -> None:
-    """The texts of an entry are within bounds, whatever it holds."""
+    """The texts of an entry are bounded, whatever it holds."""
     try:
         entry = read_entry(msgspec.json.decode(data))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, InvalidEntry):

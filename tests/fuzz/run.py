@@ -1,8 +1,8 @@
-"""Runs targets for a while each: ``python -m tests.fuzz.run --seconds 60 [TARGET ...]``.
+"""Run each target for some time: ``python -m tests.fuzz.run --seconds 60 [TARGET ...]``.
 
-hypothesis makes inputs of the seeds of a target, and steers towards inputs that run more lines of
-Parley. Ends with status 1 when a promise was broken, with the smallest input that did it in
-``.fuzz/``. The same ``--seed`` makes the same search.
+hypothesis derives inputs from the seeds of a target, and prefers inputs that run more lines of
+Parley. The exit status is 1 when a promise is broken; ``.fuzz/`` then has the smallest input that
+broke it. The same ``--seed`` makes the same search.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from tests.fuzz.inputs import inputs
 REGRESSIONS = Path(__file__).parent / "regressions"
 KEPT = Path(".fuzz")
 ROUND = 2000
-"""Inputs of a round; the second half of each steers towards lines."""
+"""Inputs of a round; the second half of each round favours inputs that reach new lines."""
 
 PATIENCE = 20.0
 MOST_MEMORY = 4 * 1024**3
-# Lines that may run for an input, and for each byte of it.
+# How many lines may run for an input, and for each byte of it.
 MOST_LINES, MOST_LINES_A_BYTE = 30_000, 120
 
 
 class Target(NamedTuple):
     """A function that takes any bytes, and raises when a promise is broken.
 
-    ``form`` says what the inputs are, as ``inputs`` has it.
+    ``form`` is the form of its inputs, as in ``inputs``.
     """
 
     run: Callable[[bytes], None]
@@ -105,17 +105,17 @@ for _name in answered.CODECS:
 
 
 def seeds_of(name: str) -> list[bytes]:
-    """Return the inputs that a search begins with: also what once broke a promise."""
+    """Return the first inputs of a search, with all that once broke a promise."""
     once = sorted((REGRESSIONS / name).glob("*"))
     return [*TARGETS[name].seeds(), *map(Path.read_bytes, once)]
 
 
 class Hang(BaseException):
-    """A call did not come to an end."""
+    """A call that did not end."""
 
 
 class Outcome(NamedTuple):
-    """What came of one target: the executions, the lines that ran, and what broke a promise."""
+    """The result of one target: executions, lines that ran, and the input that broke a promise."""
 
     name: str
     executions: int
@@ -131,7 +131,7 @@ OURS = str(Path(parley.__file__).parent)
 
 
 def lines_of(call: Callable[[bytes], None], data: bytes) -> Counter[tuple[str, int]]:
-    """Call a function, and return how often each line of Parley ran. Raises what it raises."""
+    """Call a function, and return how often each line of Parley ran. Its exceptions pass."""
     ran: Counter[tuple[str, int]] = Counter()
 
     def on_line(frame: FrameType, event: str, arg: Any) -> Any:
@@ -171,8 +171,8 @@ def _hung(signum: int, frame: object) -> None:
 
 
 def search(name: str, seconds: float, number: int, most: int) -> Outcome:
-    """Search for so long, in a process of its own, with ``most`` inputs at the most."""
-    logging.disable()  # what is wrong with an input is told by what is raised
+    """Search for so many seconds in a process of its own, with at most ``most`` inputs."""
+    logging.disable()  # exceptions report the faults of an input
     if hasattr(signal, "SIGALRM"):
         signal.signal(signal.SIGALRM, _hung)
     try:
@@ -251,7 +251,7 @@ def main() -> int:
     names = options.targets or [*TARGETS]
     print(f"{len(names)} targets for {options.seconds:g} s each, --seed {options.seed}", flush=True)
     crashed = False
-    # A process for each, so that what one has cached changes nothing of the next one's way.
+    # Each target has its own process, so that one target's caches do not affect the next.
     each_anew = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(options.jobs, each_anew, max_tasks_per_child=1) as pool:
         found = [

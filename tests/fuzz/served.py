@@ -1,7 +1,7 @@
-"""What servers answer: requests of both HTTP bindings to a whole app, and bytes on connections.
+"""Fuzz targets for replies of servers: HTTP requests to a whole app, and bytes on connections.
 
-The agent behind the app answers everything, so whatever goes wrong is the server's doing. Bytes
-come in whatever pieces, over HTTP and over WebSockets, without a network in between.
+The agent behind the app answers everything, so every failure is a fault of the server. Bytes arrive
+in any pieces, over HTTP and WebSockets, without a network.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ APP = app_of(SERVICE, card=_CARD)
 
 
 def server(data: bytes) -> None:
-    """A request: ``VERB path version`` on a line, with the version's header if there is one."""
+    """A request: ``VERB path version`` on a line, and the version's header if there is one."""
     line, _, body = data.partition(b"\n")
     verb, _, rest = line.decode("latin-1").partition(" ")
     address, _, version = rest.partition(" ")
@@ -146,10 +146,10 @@ _LONGEST = 20_000
 
 
 def connections(data: bytes) -> None:
-    """Data is read alike in one piece and in several, and answered in whole answers.
+    """Bytes get the same whole responses in one piece and in several.
 
-    An answer that refuses is the last one. What has several faults is refused for the one that is
-    seen first, which depends on what has come.
+    A response that rejects is the last one. Of several faults, the response names the first that
+    the server detects, which depends on the bytes received.
     """
     data = data[:_LONGEST]
     size = zlib.crc32(data) % 97 + 1
@@ -160,7 +160,7 @@ def connections(data: bytes) -> None:
 
     (whole, has_ended), (parted, _) = asyncio.run(both())
     if b"HEAD " in data:
-        return  # whose answers have the length of what they leave out
+        return  # a HEAD response declares the length of the omitted body
     if b"100-continue" not in data.lower():
         assert read(whole) == read(parted), (whole, parted)
     statuses = [status for status, _ in answers(whole) if status != 100]
@@ -169,12 +169,12 @@ def connections(data: bytes) -> None:
 
 
 def read(written: bytes) -> list[tuple[int, bytes]]:
-    """Return the answers of a connection, with one status for all refusals."""
+    """Return the responses of a connection, with one status for all rejections."""
     return [(400, b"") if status >= 400 else (status, body) for status, body in answers(written)]
 
 
 def connection_seeds() -> Iterator[bytes]:
-    """Right requests and smuggled ones, with another behind."""
+    """Valid requests and smuggled ones, followed by another request."""
     for each in (RIGHT, SMUGGLED, STRICTER):
         for data in each.values():
             yield data + BEHIND
@@ -185,7 +185,7 @@ HEAD = b"\r\n\r\n"
 
 
 class Wire(asyncio.Transport):
-    """The transport of a connection: keeps what is written."""
+    """The transport of a connection; it keeps the written bytes."""
 
     def __init__(self) -> None:
         super().__init__({"peername": ("127.0.0.1", 1)})
@@ -227,7 +227,7 @@ class Wire(asyncio.Transport):
 
 
 def sockets(data: bytes) -> None:
-    """What a client sends: the size of the pieces that it arrives in on a line, then frames."""
+    """Frames of a client, after a line with the size of the pieces in which they arrive."""
     line, _, frames = data.partition(b"\n")
     size = int(line[:4]) if line[:4].isdigit() else 7
     written = asyncio.run(_served(frames, max(1, size)))

@@ -1,6 +1,6 @@
-"""What the OpenAPI document promises, held against a real agent on a real server by schemathesis.
+"""The OpenAPI document, checked by schemathesis against a real agent on a real server.
 
-The examples are few, and the same in every run. Longer: ``PARLEY_FUZZ_EXAMPLES=1000``.
+The examples are few, and the same in every run. For more, set ``PARLEY_FUZZ_EXAMPLES=1000``.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _agent() -> Agent:
 
 @pytest.fixture(scope="module")
 async def fuzzed():
-    """The address of the agent, its document, and ids to ask it for: of tasks, and of none."""
+    """The address of the agent, its document, and ids for requests: of tasks, and unknown ones."""
     app = parley.asgi(_agent(), caller=lambda scope: Caller(id="ada", authenticated=True))
     async with serving(app) as url:
         document = (await ask(url, "GET", "/openapi.json")).json
@@ -96,7 +96,7 @@ async def fuzzed():
 
 
 def _with_ids(document: dict[str, Any], ids: list[str]) -> dict[str, Any]:
-    """Return the document with ids and an address that there are in place of any string."""
+    """Return the document with known ids and an address in place of any string."""
     document = copy.deepcopy(document)
     for path, verbs in document["paths"].items():
         for operation in verbs.values():
@@ -115,7 +115,7 @@ def _with_ids(document: dict[str, Any], ids: list[str]) -> dict[str, Any]:
 
 
 def _check(document: dict[str, Any], name: str, mode: GenerationMode) -> int:
-    """Ask for one operation in all the ways that are generated; return how many there were."""
+    """Send all generated requests of one operation; return how many there were."""
     schema = schemathesis.openapi.from_dict(document)
     schema.config.update(base_url=document["servers"][0]["url"])
     operation = next(
@@ -132,7 +132,7 @@ def _check(document: dict[str, Any], name: str, mode: GenerationMode) -> int:
         count += 1
         try:
             case.call_and_validate(checks=CHECKS, timeout=20)
-        except FailureGroup as failures:  # no Exception, so it would end the event loop too
+        except FailureGroup as failures:  # not an Exception: it would end the event loop too
             raise AssertionError(str(failures)) from None
 
     examples()

@@ -1,6 +1,6 @@
-"""Every fuzz target, for a moment: its seeds, what once broke it, and inputs made of them.
+"""Every fuzz target, briefly: its seeds, inputs that once broke it, and inputs derived from them.
 
-``make fuzz`` searches on.
+``make fuzz`` searches for longer.
 """
 
 from __future__ import annotations

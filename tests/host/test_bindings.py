@@ -1,4 +1,4 @@
-"""Bindings that are added to a server: what is refused, and what holds on all others."""
+"""Bindings that are added to a server: rejected ones, and rules that hold for all bindings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Added:
-    """A binding, of a server and of its agents, that answers nothing."""
+    """A binding, for a server and its agents, that answers no request."""
 
     record: Mapping[str, Any] = {}
     protocol = "urn:example:added:v1"

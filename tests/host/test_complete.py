@@ -1,4 +1,4 @@
-"""``parley.complete``: an event is completed from any process that knows the store."""
+"""``parley.complete``: any process that knows the store completes an event."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def value_in(url: str, agent: str, key: str) -> bytes | None:
 
 
 async def elsewhere(url: str) -> list[str]:
-    """Complete an event twice in a process of its own, and return what it says."""
+    """Complete an event twice in another process, and return its output."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", COMPLETING, url, stdout=asyncio.subprocess.PIPE
     )

@@ -1,4 +1,4 @@
-"""``parley.connect`` of an agent or an app of this process."""
+"""``parley.connect`` to an agent or an app of this process."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ async def test_signatures_are_those_of_the_client() -> None:
 
 
 async def test_an_agent_of_this_process_publishes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the environment says of servers is not about it, even if it is wrong."""
+    """Server variables in the environment do not apply to the agent, even if they are wrong."""
     monkeypatch.setenv("PARLEY_PUBLISHER", "localhost")
     async with parley.connect(echo()) as remote:
         assert isinstance(await remote.send("Hello"), Message)

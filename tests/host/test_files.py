@@ -1,4 +1,4 @@
-"""Where a host keeps files, and how long."""
+"""Where a host keeps files, and for how long."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ BOB = Caller("bob", authenticated=True)
 URL = "https://example.com/clerk"
 
 
-# -- places ----------------------------------------------------------------------------------------
+# -- addresses -------------------------------------------------------------------------------------
 
 
 def test_replicas_have_no_files_by_default() -> None:
@@ -103,7 +103,7 @@ def agent_of() -> Agent:
 
 
 class Hosted:
-    """A host whose time passes when a test says so."""
+    """A host with a clock that the test moves."""
 
     def __init__(self, host: Host, clock: Clock) -> None:
         self.host = host
@@ -129,7 +129,7 @@ class Hosted:
         )
 
     async def passes(self, **time: float) -> int:
-        """Let time pass, prune old tasks, and sweep; return how many files went."""
+        """Move the clock, prune old tasks, and sweep; return how many files were deleted."""
         self._clock.now += timedelta(**time) // timedelta(milliseconds=1)
         before = self._clock.now - timedelta(days=7) // timedelta(milliseconds=1)
         await self.host.store.prune("clerk", before, 100)
@@ -220,7 +220,7 @@ async def test_a_turn_stores_a_path_bytes_or_an_iterator(
         assert (stored.size, stored.filename) == (len(data), name)
         assert b"".join([piece async for piece in stored.read()]) == data
         assert b"".join([piece async for piece in stored.read(2, 5)]) == data[2:5]
-    assert await hosted.passes(hours=3) == 3  # there is no such task
+    assert await hosted.passes(hours=3) == 3  # their task does not exist
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The transport for apps of this process: it carries what a socket would."""
+"""The in-process transport for apps carries all that a socket would."""
 
 from __future__ import annotations
 

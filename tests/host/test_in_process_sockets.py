@@ -1,4 +1,4 @@
-"""WebSockets of the transport for apps of this process."""
+"""WebSockets over the in-process transport for apps."""
 
 from __future__ import annotations
 

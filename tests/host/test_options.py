@@ -1,4 +1,4 @@
-"""The options of a server, URLs of stores, and what is said when it starts."""
+"""The options of a server, URLs of stores, and log lines at startup."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_the_record_for_the_audit_has_no_secret() -> None:
     assert set(record) == set(AppKeywords.__annotations__)
 
 
-# -- from URLs to stores and buses, and what is said of those that are none ------------------------
+# -- from URLs to stores and buses, and the errors for invalid URLs --------------------------------
 
 
 POSTGRES = "postgresql://ada:secret@db.example/tasks"
@@ -185,7 +185,7 @@ def test_what_makes_no_sense_in_one_process_is_refused(options, words):
         parley.asgi(agent, **options)
 
 
-# -- what is said when a server starts: once each, and only where it is so -------------------------
+# -- log lines at startup: once each, and only where they are true ---------------------------------
 
 
 APP = """
@@ -217,7 +217,7 @@ def echo(**options: Any) -> Agent:
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Callable[..., list[str]]]:
-    """Run ``uvicorn`` with options until all of its workers serve; return what they said."""
+    """Run ``uvicorn`` with options until all of its workers serve; return the output."""
     running: list[subprocess.Popen[str]] = []
 
     def serve(*options: str, store: str = "memory:", workers: int = 1, **more: str) -> list[str]:
@@ -275,7 +275,7 @@ def test_gunicorns_workers_are_counted_as_it_was_told(
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["gunicorn", *argv])
     assert several_workers({"SERVER_SOFTWARE": "gunicorn/23.0.0", **environ}) == expected
-    assert several_workers(environ) == ""  # alone, whatever a platform sets for others
+    assert several_workers(environ) == ""  # without gunicorn, the variables do not count
 
 
 def test_agents_that_keep_their_tasks_for_other_times_are_named() -> None:

@@ -1,4 +1,4 @@
-"""The policies of a server: its agents', its callers', and where it may call."""
+"""The policies of a server: of its agents, of its callers, and for outbound calls."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Noting:
-    """A policy that notes what it is asked, in a thread, and refuses some operations."""
+    """A policy that records its calls, in a thread, and rejects some operations."""
 
     def __init__(self, *refused: str) -> None:
         self.refused = refused
@@ -185,7 +185,7 @@ async def test_a_server_says_which_requirements_its_own_one_replaces(
     assert caplog.records == []
 
 
-# -- the egress policies of a server: options, environment, and what agents may call ---------------
+# -- the egress policies of a server: options, environment, and allowed calls of agents ------------
 
 
 def test_the_environment_has_lists() -> None:
@@ -327,7 +327,7 @@ async def test_an_agent_under_another_asgi_server_is_told_the_setting_to_add(
         async with turn.connect("http://127.0.0.1:9") as other:
             return (await other.send("go")).text
 
-    app = parley.asgi(caller)  # nothing says where it listens, as under uvicorn
+    app = parley.asgi(caller)  # the listen address is unknown, as under uvicorn
     async with parley.connect(app) as remote:
         await remote.send("go")
     assert 'allow_private_agents=["127.0.0.1"]' in caplog.text

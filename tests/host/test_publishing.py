@@ -1,4 +1,4 @@
-"""Who a server publishes as, and what an operator is told about it."""
+"""The publisher of a server, and the log lines about it for the operator."""
 
 from __future__ import annotations
 

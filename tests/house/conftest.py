@@ -1,4 +1,4 @@
-"""The package, built once for all tests, and environments with it."""
+"""The package, built once for all tests, and environments that contain it."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def package(workshop: Path) -> Package:
-    """What is released: sdist and wheel."""
+    """The files of a release: sdist and wheel."""
     return build(workshop / "dist")
 
 
 @pytest.fixture(scope="session")
 def with_everything(package: Package, workshop: Path) -> Environment:
-    """An environment with the wheel and all of its extras, where packages can be had."""
+    """An environment with the wheel and all extras, if the packages are available."""
     wanted = [f"{package.wheel}[{','.join(EXTRAS)}]", *SHOWN]
     try:
         return environment(workshop / "everything", wanted)

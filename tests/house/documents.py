@@ -1,17 +1,17 @@
-"""Reading the documentation as a machine does: blocks of code, commands, links.
+"""A machine's view of the documentation: blocks of code, commands, links.
 
-What the fences mean:
+Meaning of the fences:
 
     ```python            run as a file, in a process of its own
-    # name.py            ... of that name, when it begins like this: imported, for what follows
-    ```console           lines after "$ " are commands, the lines below them what they print
-    ```text              right after a ```python block: what that prints
+    # name.py            ... with that name, if the block begins like this: imported below
+    ```console           lines after "$ " are commands, the lines below them their output
+    ```text              right after a ```python block: its output
 
-In what is printed, "..." and ids stand for anything, and lines may be left out; an id in a command
-is the one of the task or context that was printed last. A comment
-``<!-- serve: examples/hello.py -->`` starts an agent for the blocks that follow,
-``<!-- continues -->`` before a fence puts that block below the one before it, into the same file,
-and ``<!-- not run: reason -->`` leaves it alone.
+In expected output, "..." and ids match anything, and lines may be missing. An id in a command is
+the id of the task or context that was printed last. The comment
+``<!-- serve: examples/hello.py -->`` starts an agent for the blocks below,
+``<!-- continues -->`` before a fence appends that block to the file of the previous block, and
+``<!-- not run: reason -->`` excludes it.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ class Block(msgspec.Struct, frozen=True):
 
     @property
     def file(self) -> str:
-        """The name of the file that a Python block is, or nothing."""
+        """The name of the file for a Python block, if it has one."""
         named = re.match(r"# ([\w/]+\.py)\n", self.text)
         return named[1] if named and self.language == "python" else ""
 
 
 class Command(msgspec.Struct, frozen=True):
-    """One command of a console block, and what it is said to print."""
+    """One command of a console block, and its expected output."""
 
     line: str
     printed: tuple[str, ...]
 
 
 def pages() -> list[str]:
-    """Return the pages whose code is run, by their paths from the root."""
+    """Return the pages whose code runs, by their paths from the root."""
     found = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("skills/**/*.md")]
     names = sorted(path.relative_to(ROOT).as_posix() for path in found)
     return [name for name in names if not name.startswith(UNTESTED)]
@@ -63,7 +63,7 @@ def tutorial() -> list[str]:
 
 
 def translations() -> dict[str, str]:
-    """Return each page in Chinese, and the page in English that it translates."""
+    """Return each page in Chinese, and its original in English."""
     names = sorted(path.name for path in (ROOT / "docs/zh").iterdir())
     return {f"docs/zh/{n}": n if n == "README.md" else f"docs/start/{n}" for n in names}
 
@@ -106,7 +106,7 @@ def commands(block: Block) -> list[Command]:
 
 
 def missing(expected: tuple[str, ...] | list[str], printed: str) -> str:
-    """Return the first expected line that does not come, in order, in ``printed``; or nothing."""
+    """Return the first expected line that is missing, in order, from ``printed``; or nothing."""
     lines = iter(printed.splitlines())
     for want in expected:
         parts = re.split(r"\.\.\.|…", want.strip())
@@ -117,7 +117,7 @@ def missing(expected: tuple[str, ...] | list[str], printed: str) -> str:
 
 
 def links(page: str) -> Iterator[str]:
-    """Yield the targets of the links and pictures of a page, code left out."""
+    """Yield the targets of the links and pictures of a page, without code."""
     text = re.sub(r"`[^`\n]*`", "", prose(ROOT / page))
     for match in re.finditer(r"\[[^\]]*\]\(([^)\s]+)\)", text):
         yield match[1]

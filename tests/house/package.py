@@ -1,4 +1,4 @@
-"""The package as users have it: built, and installed in environments of its own."""
+"""The package as users get it: built, and installed in its own environments."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EXTRAS = (
     "cli", "grpc", "keyring", "llm", "mcp", "meaning", "postgres", "redis", "registry", "reload",
     "s3",
 )  # fmt: skip
-SHOWN = ("fastapi", "pytest")  # what the documentation uses besides
+SHOWN = ("fastapi", "pytest")  # further packages of the documentation
 
 
 class Package(NamedTuple):
@@ -55,7 +55,7 @@ class Environment(NamedTuple):
 
 
 def build(folder: Path) -> Package:
-    """Build sdist and wheel in ``folder``, unless they are there. Other processes may do so too."""
+    """Build sdist and wheel in ``folder``, unless they exist. Safe with concurrent processes."""
     folder.mkdir(parents=True, exist_ok=True)
     with alone(folder / "lock"):
         if not (folder / "ready").exists():
@@ -67,7 +67,7 @@ def build(folder: Path) -> Package:
 
 
 def build_from_sdist(sdist: Path, folder: Path) -> Path:
-    """Return the wheel that is built from what an sdist holds."""
+    """Return the wheel that an sdist builds."""
     with tarfile.open(sdist) as archive:
         archive.extractall(folder, filter="data")
     (source,) = folder.iterdir()
@@ -83,9 +83,9 @@ def contents(archive: Path) -> dict[str, bytes]:
 
 
 def environment(home: Path, packages: Sequence[str] = ()) -> Environment:
-    """Return an environment with packages, made if there is none. Other processes may do the same.
+    """Return an environment with packages, made if missing. Safe with concurrent processes.
 
-    Raises ``subprocess.CalledProcessError`` when the packages cannot be had.
+    Raises ``subprocess.CalledProcessError`` when the packages are not available.
     """
     made = Environment(home)
     home.parent.mkdir(parents=True, exist_ok=True)

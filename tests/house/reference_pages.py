@@ -1,6 +1,6 @@
-"""The pages of the reference that are made from the code: from its structs and its docstrings.
+"""The reference pages that are generated from structs and docstrings of the code.
 
-python -m tests.house.reference_pages --write    write them
+python -m tests.house.reference_pages --write    write the pages
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _options(rows: list[str]) -> str:
 
 
 def server_options() -> str:
-    """Return the page of a server's options, made from the structs that declare them."""
+    """Return the page of a server's options, generated from the structs that declare them."""
     flags = {
         flag.name: flag for struct in (ServerOptions, Settings) for flag in server_flags(struct)
     }
@@ -184,7 +184,7 @@ def _prose(text: str) -> str:
 
 
 def said(documented: object) -> tuple[str, str]:
-    """Return what an error means, and what to do: the first two paragraphs of its docstring."""
+    """Return the meaning of an error and its remedy: the first two paragraphs of its docstring."""
     meaning, to_do, *_ = *_paragraphs(documented), ""
     return meaning, to_do
 
@@ -223,7 +223,7 @@ def _own_errors() -> list[type[Exception]]:
 
 
 def documented_errors() -> list[object]:
-    """Return everything that the page of errors describes by two paragraphs."""
+    """Return all errors that the page describes by two paragraphs."""
     return [*ERRORS, PeerError, *_client_errors(), *_own_errors(), *_statuses().values()]
 
 
@@ -271,7 +271,7 @@ and examples; [server options](server-options.md) has the options of `parley ser
 ## Options of many commands
 """
 SHARED = 10
-"""An option of so many commands is listed once."""
+"""An option of this many commands is listed once."""
 
 
 def commands() -> str:
@@ -333,7 +333,7 @@ def _lines(path: str, command: Any, shared: set[str]) -> Iterator[str]:
 
 
 def _about(begin: str, text: str | None) -> list[str]:
-    """Return the first paragraph of a help."""
+    """Return the first paragraph of a help text."""
     return _packed(begin, _paragraph(text).split(), "", " ", " " * 4)
 
 
@@ -366,7 +366,7 @@ NOT_MADE = {
     "BlockingTurn", "EventStream", "FileStream", "RemoteAgent", "SyncEventStream",
     "SyncRemoteAgent", "TestTime", "TestedAgent", "Turn", "TurnFacts",
 }  # fmt: skip
-"""Classes that Parley makes: nobody calls them."""
+"""Classes that only Parley instantiates."""
 
 
 def api() -> str:
@@ -381,7 +381,7 @@ def api() -> str:
 
 
 def unplaced() -> set[str]:
-    """Return the public names that the page leaves out."""
+    """Return the public names that are missing from the page."""
     written = api()
     return {
         name
@@ -408,7 +408,7 @@ def _section(package: ModuleType, homes: tuple[str, ...], shown: set[object]) ->
         if not is_new or not getattr(value, "__module__", "").startswith(homes):
             continue
         if inspect.isfunction(value):
-            made = inspect.unwrap(value)  # the function whose signature it has
+            made = inspect.unwrap(value)  # the function that supplies the signature
             node = _definition(made.__module__, made.__name__)
             functions.append(_function(node, name, documented=value.__doc__))
     if functions:
@@ -452,7 +452,7 @@ def _quoted(text: str, indent: str) -> list[str]:
 
 
 def _packed(begin: str, pieces: list[str], end: str, between: str, indent: str) -> list[str]:
-    """Return pieces in as few lines as they need; lines after the first have the indent."""
+    """Return pieces in as few lines as possible; lines after the first are indented."""
     lines, line = [], begin
     for at, piece in enumerate(pieces):
         last = at + 1 == len(pieces)
@@ -504,12 +504,12 @@ def _parameter(given: ast.arg, default: ast.expr | None) -> str:
         return f"{given.arg}: {annotated}" if annotated else given.arg
     value = ast.unparse(default)
     if isinstance(default, ast.Constant) and type(default.value).__name__ == annotated:
-        return f"{given.arg}={value}"  # its type can be seen
+        return f"{given.arg}={value}"  # the value shows the type
     return f"{given.arg}: {annotated} = {value}"
 
 
 def _class(value: type, name: str) -> str:
-    """Return a class with the members that the classes before it in ``_bases`` do not have."""
+    """Return a class with the members that the earlier classes in ``_bases`` lack."""
     members = {}
     for base in reversed(value.__mro__):
         if base is value or base.__name__.startswith("_"):
@@ -533,7 +533,7 @@ def _own_members(value: type) -> dict[str, str]:
 
 
 def _bases(value: type) -> list[type]:
-    """Return the classes of Parley that a class inherits members from, and the class."""
+    """Return a class, after the classes of Parley from which it inherits members."""
     return [
         base
         for base in reversed(value.__mro__)

@@ -1,11 +1,11 @@
-"""The size of the code, room by room, in a measure that no formatter changes.
+"""The size of the code by room, in a measure that no formatter changes.
 
-    python tests/house/sizes.py            the sizes, and what each room may have
-    python tests/house/sizes.py --slices   the modules that one neighbour alone imports
+    python tests/house/sizes.py            the sizes, and the budget of each room
+    python tests/house/sizes.py --slices   the modules that only one neighbour imports
     python tests/house/sizes.py --write    lower the budgets to the sizes; none is raised
 
-Counted are Python tokens without comments, docstrings and line ends; modules; and slices: modules
-of fewer than 120 code lines that one other module of the same folder imports, and no other.
+The counts are: Python tokens without comments, docstrings and line ends; modules; and slices:
+modules of fewer than 120 code lines that exactly one other module of the same folder imports.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Measured(NamedTuple):
 
 
 class Slice(NamedTuple):
-    """A module that belongs into the only module that imports it."""
+    """A module that belongs into its only importer."""
 
     path: str
     lines: int
@@ -82,7 +82,7 @@ def measure(path: Path) -> Measured:
 
 
 def room_of(path: Path) -> str:
-    """Return the room of a module, ``.`` for those of the package itself."""
+    """Return the room of a module, ``.`` for modules directly in the package."""
     parts = path.relative_to(SOURCE).parts
     return parts[0] if len(parts) > 1 else "."
 
@@ -112,7 +112,7 @@ def sizes() -> tuple[dict[str, Counter[str]], list[Slice]]:
 
 
 def budgets() -> dict[str, dict[str, int]]:
-    """Return what each room may have."""
+    """Return the budget of each room."""
     found: dict[str, dict[str, int]] = tomllib.loads(BUDGETS.read_text("utf-8"))
     return found
 

@@ -1,4 +1,4 @@
-"""The benchmarks run, and their figures find their way into the documentation."""
+"""The benchmarks run, and the documentation gets their figures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BENCHMARKS = ROOT / "benchmarks"
 
 @pytest.fixture(autouse=True)
 def imports_of_scripts() -> Iterator[None]:
-    """Let benchmarks import each other, as scripts do, and nobody else import them."""
+    """Let benchmarks import each other as scripts do; other tests cannot import them."""
     before = set(sys.modules)
     sys.path.append(str(BENCHMARKS))
     yield
@@ -84,7 +84,7 @@ def event(**result: object) -> bytes:
 
 
 def streamed(*events: bytes) -> bytes:
-    """A response as servers send it: each event in a chunk of its own."""
+    """A response as servers send it, with one event in each chunk."""
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked"
     body = b"".join(b"%x\r\n%b\n\n\r\n" % (len(each) + 2, each) for each in events)
     return head + b"\r\n\r\n" + body + b"0\r\n\r\n"

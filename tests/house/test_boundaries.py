@@ -1,6 +1,6 @@
-"""Where any exception at all is caught: at a boundary that is named here, and nowhere else.
+"""Handlers of any exception are allowed only at the boundaries named here.
 
-A handler that lets go of what was taken and raises again catches nothing, so it may stand anywhere.
+A handler that cleans up and raises again catches nothing, so it is allowed anywhere.
 """
 
 from __future__ import annotations
@@ -104,12 +104,12 @@ BOUNDARIES = {
     ("store/bus/subscriptions.py", "_tell"): COMMITTED,
 }
 
-# What writes a traceback into the log. The last two are the steps of a boundary beside it.
+# Functions that log a traceback. The last two are steps of a boundary in the same module.
 LOGS = {"exception", "format_exc", "log_incident", "_failed", "failed_unforeseen"}
 
 
 def caught() -> Iterator[tuple[str, str, ast.ExceptHandler]]:
-    """Yield each handler of any exception that does not raise it again: file, function, handler."""
+    """Yield each handler of any exception that does not raise again: file, function, handler."""
     for path in SOURCES:
         name = path.relative_to(ROOT / "src" / "parley").as_posix()
         yield from _in(ast.parse(path.read_text("utf-8")), name, "")

@@ -1,11 +1,11 @@
-"""Rooms have budgets of tokens, modules and slices, which may only fall."""
+"""The budgets of rooms for tokens, modules and slices may only fall."""
 
 from __future__ import annotations
 
 from tests.house.sizes import budgets, sizes
 
 SLACK = 1.01
-"""How much larger than its room a budget may be: what was taken away is not to grow again."""
+"""How far a budget may exceed the size of its room, so that the room does not grow again."""
 
 HINT = "lower the budgets: python tests/house/sizes.py --write"
 

@@ -1,7 +1,7 @@
-"""Every command and every snippet of the documentation does what the page says.
+"""Every command and every snippet of the documentation works as the page states.
 
-Each page is played from top to bottom in a directory of its own, with the wheel that users install,
-against agents that really run (see ``documents.py`` for what the fences mean).
+Each page runs from top to bottom in its own directory, with the wheel that users install, against
+real agents (``documents.py`` explains the fences).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SERVES = re.compile(
 
 
 PLAIN = re.compile(r"(parley|python [\w/]+\.py)( |$)[^|<>;&$`*?~(){}#]*$")
-"""Commands that mean the same without a shell, once what is quoted is left out."""
+"""Commands that need no shell, once quoted text is left out."""
 
 QUOTED = re.compile(r"""\"[^"$`\\]*\"|'[^']*'""")
 
@@ -46,7 +46,7 @@ TARGETS = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text("utf-8"), fla
 
 
 class Page:
-    """A page while it is played: its directory, and the servers that it started."""
+    """A page that runs: its directory, and the servers that it started."""
 
     def __init__(self, directory: Path, python: str, scripts: Path) -> None:
         self.directory = directory
@@ -62,11 +62,11 @@ class Page:
         }
 
     def here(self, text: str) -> str:
-        """Return ``text`` with the page's ports replaced by free ones, always the same."""
+        """Return ``text`` with the page's ports replaced by free ports, the same in each call."""
         return PORT.sub(lambda found: self.port(found[0]), text)
 
     def now(self, line: str) -> str:
-        """Return a command with the ids on the page replaced by those that were printed last."""
+        """Return a command with the page's ids replaced by the ids that were printed last."""
         line = re.sub(f"(?<=--context-id ){ID}", lambda _: self.seen["Context"], line)
         return re.sub(f"(?<!--context-id ){ID}", lambda _: self.seen["Task"], line)
 
@@ -77,7 +77,7 @@ class Page:
         return self.ports[written]
 
     def play(self, block: Block, printed: str | None) -> None:
-        """Do what a block says; ``printed`` is what a Python block is said to print."""
+        """Run a block; ``printed`` is the expected output of a Python block."""
         if block.language == "serve":
             self.serve(f"parley serve {block.text}")
         elif block.file:
@@ -104,15 +104,15 @@ class Page:
                 assert not line, f"$ {command.line}\n{line!r} is not printed, but this:\n{output}"
 
     def execute(self, block: Block) -> str:
-        """Run Python as a file, below the blocks that it continues, and return what it printed."""
+        """Run Python as a file, below the blocks that it continues, and return its output."""
         self.snippet = (self.snippet if block.continues else "") + self.here(block.text)
         path = self.directory / f"snippet_{block.line}.py"
         path.write_text(self.snippet, "utf-8")
         return self.run(f"python {path.name}")
 
     def run(self, line: str) -> str:
-        """Run a command and return all that it printed."""
-        if target := re.match(r"make (\w+)", line):  # what make does is for .ci/run to see
+        """Run a command and return its output."""
+        if target := re.match(r"make (\w+)", line):  # .ci/run checks the targets of make
             assert target[1] in TARGETS, f"there is no target for: {line}"
             return ""
         if PLAIN.match(QUOTED.sub("", line)):
@@ -160,7 +160,7 @@ class Page:
             block_thread(0.05)
 
     def started(self, words: list[str], output: BinaryIO) -> subprocess.Popen[bytes] | ForkedServer:
-        """Start a program in the background: forked, if it is Parley's or a file of Python."""
+        """Start a program in the background: forked, if it is Parley's or a Python file."""
         program, *arguments = words
         found = shutil.which(program, path=self.environment["PATH"])
         assert found, f"there is no command {program}"
@@ -187,11 +187,11 @@ class Page:
 
 
 def answers(port: str) -> bool:
-    """Return whether a server answers there: one that only listens may not have its store yet."""
+    """Return whether a server responds; a listening server may not have opened its store yet."""
     where = ("127.0.0.1", int(port))
     with contextlib.suppress(OSError), socket.create_connection(where, 1) as asking:
         asking.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-        asking.recv(1)  # or the end, where TLS is wanted
+        asking.recv(1)  # or the end, if the server expects TLS
         return True
     return False
 
@@ -229,7 +229,7 @@ def test_the_tutorial_works_from_its_first_page_to_its_last(page: Page) -> None:
 
 
 def play(page: Page, name: str) -> None:
-    """Do what a page says, from top to bottom."""
+    """Run all blocks of a page, from top to bottom."""
     all_blocks = list(blocks(name))
     for block, following in zip_longest(all_blocks, all_blocks[1:]):
         if block.not_run:

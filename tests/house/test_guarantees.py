@@ -16,7 +16,7 @@ TESTS = ROOT / "tests" / "compose" / "test_guarantees.py"
 
 
 def promised() -> set[str]:
-    """Return the names of the tests that the tables promise."""
+    """Return the names of the tests that the tables list."""
     shared, _, each = TABLES.partition("## Each combinator")
     combinators = re.findall(r"^\| `(\w+)` \|", each, flags=re.M)
     [columns] = re.findall(r"^\| \| (fails .*) \|$", each, flags=re.M)

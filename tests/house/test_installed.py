@@ -1,4 +1,4 @@
-"""The built wheel in an empty environment: the command, its hints, and what it tells to type."""
+"""The built wheel in an empty environment: the command, its hints, and commands that it prints."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _environment(package: Package, workshop: Path, extra: str) -> Environment:
 
 
 def clean(folder: Path, *path: Path) -> dict[str, str]:
-    """Return an environment of variables in which only what is in ``path`` is found first."""
+    """Return environment variables with which programs are found first in ``path``."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("A2ACLI_", "PARLEY_"))}
     for name in ("UV", "VIRTUAL_ENV", "PYTHONPATH"):
         kept.pop(name, None)
@@ -135,7 +135,7 @@ def test_python_m_parley_is_the_command_under_the_same_name(
         assert "__main__" not in by_module.stdout + by_module.stderr
 
 
-# -- what is not there -------------------------------------------------------------------------
+# -- missing extras and tools ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -200,14 +200,14 @@ def test_with_every_extra_everything_is_there(with_everything: Environment, tmp_
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-# -- what the command prints to be typed -------------------------------------------------------
+# -- commands that the command prints for the user to type -------------------------------------
 
 
 @pytest.fixture(params=["found", "by path", "below here", "module"])
 def started(
     request: pytest.FixtureRequest, with_cli: Environment, tmp_path: Path
 ) -> tuple[list[str], list[Path], str]:
-    """The words that start the command, what is before PATH, and how commands then begin."""
+    """The words that start the command, the entries before PATH, and the printed first words."""
     if request.param == "found":
         return ["parley"], [with_cli.scripts], "parley"
     if request.param == "by path":
@@ -232,7 +232,7 @@ def test_what_the_demo_prints_works_in_another_terminal(
         assert all(command.startswith(f"{begin} send ") for command in commands)
         asked = 0
         for command in commands:
-            if asked and begin != "parley":  # the others say the same after the same beginning
+            if asked and begin != "parley":  # the others differ only in the start
                 break
             done = run(["sh", "-c", command], tmp_path, *path)
             assert done.returncode == 0, done.stderr
@@ -304,9 +304,9 @@ def installing() -> list[list[str]]:
 
 
 def put_what_parley_needs(from_there: Environment, into: Environment) -> None:
-    """Install what the package depends on: looking through an index for it takes pip 10 s.
+    """Install the dependencies of the package first: from an index, pip takes 10 s to find them.
 
-    It has looked through it where the package itself is installed from one.
+    Pip has read the index already where the package itself comes from one.
     """
     if (uv := shutil.which("uv")) is None:
         return
@@ -331,7 +331,7 @@ def test_the_ways_to_install_work_as_the_page_has_them(
         assert lines[0] == f"git clone {REPOSITORY}"
         assert lines[1:2] == [f"cd {REPOSITORY.rpartition('/')[2]}"]
         assert all(line.split()[0] == "make" for line in lines[2:])
-        return  # what make does is for .ci/run to see
+        return  # .ci/run checks the targets of make
     if any(line.startswith("uv") for line in lines):
         if shutil.which("uv") is None:
             pytest.skip("there is no uv here")
@@ -347,9 +347,9 @@ def test_the_ways_to_install_work_as_the_page_has_them(
     for name in ("UV_CACHE_DIR", "PIP_CACHE_DIR", "XDG_CACHE_HOME"):
         if name in os.environ:
             given[name] = os.environ[name]
-    # To pip, "no compile" is false means that it does not compile.
+    # In pip, PIP_NO_COMPILE=0 turns compiling off.
     given |= {"PIP_NO_COMPILE": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-    given["HOME"] = os.environ["HOME"]  # where the caches and the settings of the index are
+    given["HOME"] = os.environ["HOME"]  # has the caches and the settings of the index
     shown = 0
     for line in lines:
         is_demo = line.endswith("parley demo")

@@ -19,7 +19,7 @@ def invariants() -> set[str]:
 
 
 def marks(node: ast.AST) -> set[str]:
-    """The markers that an expression names: ``pytest.mark.L5``, alone or in a list."""
+    """Return the markers in an expression: ``pytest.mark.L5``, alone or in a list."""
     return {
         part.attr
         for part in ast.walk(node)
@@ -30,7 +30,7 @@ def marks(node: ast.AST) -> set[str]:
 
 
 def marked(path: Path) -> Iterator[tuple[str, set[str]]]:
-    """Every test of a file, with its markers and the file's."""
+    """Return every test of a file, with its own markers and the file's."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     of_all: set[str] = set()
     for node in tree.body:

@@ -1,4 +1,4 @@
-"""Every link of the documentation leads somewhere, and every page is reached."""
+"""Every link of the documentation resolves, and every page is linked."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_every_link_leads_somewhere(page: str) -> None:
 
 
 def linked(page: str) -> set[str]:
-    """Return the places that a page links to, anchors left out."""
+    """Return the link targets of a page, without anchors."""
     found = {link.partition("#")[0] for link in links(page) if "://" not in link}
     resolved = (((ROOT / page).parent / link).resolve() for link in found)
     return {path.relative_to(ROOT).as_posix() for path in resolved}
@@ -43,9 +43,9 @@ def test_every_page_of_the_documentation_is_linked_from_another() -> None:
 
 
 def outline(page: str) -> list[object]:
-    """Return what translations keep: blocks, the levels of headings, code in the text.
+    """Return the parts that translations keep: blocks, heading levels, code in the text.
 
-    A diagram has translated labels, and as many lines.
+    A diagram has translated labels, and the same number of lines.
     """
     shown = [(b.language, b.text) for b in blocks(page)]
     shown = [(of, str(text.count("\n")) if of == "mermaid" else text) for of, text in shown]
@@ -55,10 +55,10 @@ def outline(page: str) -> list[object]:
 
 @pytest.mark.parametrize(("chinese", "english"), translations().items())
 def test_a_translation_matches_its_page(chinese: str, english: str) -> None:
-    """A page in Chinese is not run: its blocks run on the page in English."""
+    """The blocks of a page in Chinese do not run; the same blocks run on the page in English."""
     assert outline(chinese) == outline(english)
     originals = translations()
     here, there = linked(chinese), linked(english)
     assert chinese in there
-    assert here & {*originals.values()} == {english}  # the others are in Chinese too
+    assert here & {*originals.values()} == {english}  # the other links lead to Chinese pages
     assert {originals.get(p, p) for p in here} == {originals.get(p, p) for p in there}

@@ -1,4 +1,4 @@
-"""Every place that opens an outbound connection is named here, with the guard that it has."""
+"""Every place that opens an outbound connection is listed here, with its guard."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ OPENERS = {
     "AsyncOpenAI",
     "Resolver",
 }
-"""The names of calls that connect, or make what does."""
+"""The names of calls that open a connection, or create an object that opens one."""
 
 GUARD = "the egress policy itself"
 WEBHOOKS = "the webhook policy, at connect time"
@@ -77,7 +77,7 @@ OUTBOUND = {
 
 
 def openers() -> Iterator[tuple[str, str]]:
-    """Yield the files that call what opens connections, and what they call."""
+    """Yield the files that call functions that open connections, and the functions."""
     for path in sorted(HOUSE.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if not isinstance(node, ast.Call):
@@ -95,18 +95,18 @@ def openers() -> Iterator[tuple[str, str]]:
 
 
 def test_every_place_that_connects_is_known_with_its_guard() -> None:
-    """A new one belongs into the list: with the policy that judges where it goes."""
+    """Add a new place to the list, with the policy that checks its targets."""
     assert {path for path, _ in openers()} == OUTBOUND.keys()
 
 
 def test_sessions_are_made_in_one_place() -> None:
-    """It bounds responses, and keeps no cookies. A collector of the operator's may need a proxy."""
+    """It bounds responses and keeps no cookies. An operator's collector may use a proxy."""
     makers = {path for path, name in openers() if name == "ClientSession"}
     assert makers == {"security/outbound.py"}
 
 
 def test_nothing_takes_proxies_from_the_environment_where_a_policy_holds() -> None:
-    """The library would: ``trust_env`` is written out as false wherever it is named."""
+    """By default the library would; ``trust_env`` is false wherever it is named."""
     found = [
         f"{path.name}:{node.lineno}"
         for path in HOUSE.rglob("*.py")
@@ -123,7 +123,7 @@ def test_nothing_takes_proxies_from_the_environment_where_a_policy_holds() -> No
 
 
 def test_every_socket_names_its_protocol() -> None:
-    """asyncio leaves Nagle's algorithm on otherwise: an answer in two pieces takes 40 ms."""
+    """Otherwise asyncio leaves Nagle's algorithm on: a response in two pieces takes 40 ms."""
     unnamed = {"socket.socket()", "socket.create_server"}
     found = [
         f"{path.relative_to(ROOT)}:{number}"

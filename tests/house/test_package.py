@@ -1,4 +1,4 @@
-"""What is said of installing Parley installs Parley: everywhere, by the name that it has."""
+"""The install commands in all texts install Parley, by its package name."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 KNOWN = set(PROJECT["optional-dependencies"])
 REPOSITORY = "https://github.com/parley-agents/parley"
 
-# What installs, and what of it runs something at once: the first word is then what is installed,
-# unless an option says that.
+# Commands that install. Some also run a program: the first word is then the package, unless an
+# option names it.
 INSTALLS = re.compile(
     r"(?:(?P<runs>\buvx|\buv tool run|\bpipx run|\bpip-run)"
     r"|\bpip[\d.]* install|\bpip[\d.]* download|\buv add|\buv tool install"
@@ -35,7 +35,7 @@ EXTRA = re.compile(r"(?<![\w.\[-])(parley[\w.-]*)\[([a-z0-9_, -]+)\]")
 LOCAL = re.compile(r"(?<=[\"' ])\.\[([a-z0-9_, -]+)\]")
 ASKED_OF = re.compile(r"\b(?:version|distribution|metadata|requires|from_name)\(\s*[\"']([^\"']+)")
 
-# spelled apart, so that this file does not find itself
+# split, so that this file does not match itself
 STRANGER = "par" + "ley"
 
 
@@ -47,12 +47,12 @@ def own_texts() -> Iterator[tuple[Path, str]]:
 
 
 def wanted(line: str) -> Iterator[str]:
-    """Yield what the commands of a line install or take away, as they name it."""
+    """Yield the packages that the commands of a line install or remove, as written."""
     for found in INSTALLS.finditer(line):
         text = re.split(r"[`;|&#)]|\s{2,}|\\n", found["rest"])[0].replace("\\", "").strip()
         try:
             words = shlex.split(text)
-        except ValueError:  # the command stands in a string, whose end came too
+        except ValueError:  # the text includes the closing quote of a string
             words = text.translate({ord(c): None for c in "\"'"}).split()
         specs, plain, skip = [], [], ""
         for word in words:
@@ -73,7 +73,7 @@ def wanted(line: str) -> Iterator[str]:
 
 
 def ours(text: str) -> Requirement | None:
-    """Return what is to be installed, if its name could be meant for ours."""
+    """Return the package of a command, if its name could be meant for ours."""
     try:
         requirement = Requirement(text.strip("\"'.,:"))
     except InvalidRequirement:
@@ -166,7 +166,7 @@ def test_hints_name_the_package_as_pyproject_does() -> None:
     sources = "".join(p.read_text("utf-8") for p in (ROOT / "src").rglob("*.py"))
     hinted = set(re.findall(r"install_command\([\"'](\w+)[\"']\)", sources))
     hinted |= set(re.findall(r"_need\(\"\w+\", \"(\w+)\"", sources))
-    # The tests run each framework in an environment of its own.
+    # The tests run each framework in its own environment.
     frameworks = set(re.findall(r"needs\([\"']([\w-]+)[\"']", sources))
     assert set(EXTRAS) | frameworks == KNOWN
     assert hinted | frameworks == KNOWN
@@ -178,7 +178,7 @@ def test_the_command_is_not_installed_twice_under_two_names() -> None:
     assert PROJECT["scripts"] == {STRANGER: "parley.cli:main"}
 
 
-# -- what is built -----------------------------------------------------------------------------
+# -- contents of the built files ---------------------------------------------------------------
 
 
 def test_the_wheel_holds_all_of_the_package_and_nothing_else(package: Package) -> None:

@@ -1,4 +1,4 @@
-"""The plan (docs/internals/architecture.md) names each room of the house, on its floor."""
+"""The plan (docs/internals/architecture.md) lists each room of the house, on its floor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The public surface of Parley, pinned: a change here is a change for users."""
+"""The public names of Parley are pinned: a change here is a change for users."""
 
 from __future__ import annotations
 
@@ -42,6 +42,6 @@ def test_dir_shows_the_public_names() -> None:
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_no_module_has_the_name_of_something_public_beside_it(package: ModuleType) -> None:
-    # Python sets a module's name in its package when it is imported: the other would be gone.
+    # An imported module would replace the public object of the same name in its package.
     modules = {module.name for module in pkgutil.iter_modules(package.__path__)}
     assert modules & set(package.__all__) == set()

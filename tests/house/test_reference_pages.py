@@ -1,4 +1,4 @@
-"""The pages of the reference that are made from the code are as the code makes them."""
+"""The generated reference pages match the code."""
 
 from __future__ import annotations
 

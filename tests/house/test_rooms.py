@@ -1,4 +1,4 @@
-"""What holds the house together: floors, names, and what an import costs."""
+"""The structure of the house: floors, names, and the cost of imports."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_every_module_is_named_after_what_it_holds() -> None:
 
 
 def test_one_class_name_has_one_meaning() -> None:
-    """A version of the protocol has types of its own for what the other has too."""
+    """Each protocol version has its own types, also for concepts of both versions."""
     places: dict[str, list[str]] = {}
     for path in SOURCES:
         room = path.relative_to(ROOT / "src" / "parley").as_posix()
@@ -76,7 +76,7 @@ def listening(address):
 
 parley.serve(agent, port=0, store="memory:", on_listening=listening)
 """
-"""Serves an agent, asks it once, and prints the modules that are loaded then."""
+"""A program that serves an agent, calls it once, and prints the loaded modules."""
 LEFT_OUT = {
     *("aiohttp", "anyio", "cryptography", "html", "joserfc", "multiprocessing", "pydantic"),
     *("starlette.requests", "starlette.responses", "websockets"),
@@ -95,22 +95,22 @@ def test_a_server_of_an_agent_that_calls_nobody_loads_what_it_uses() -> None:
 
 
 def texts() -> list[Path]:
-    """Return every text file that people write here."""
+    """Return every text file that people write."""
     rooms = ("src", "tests", "examples", "benchmarks", "deploy", "docs", "skills", ".ci")
     files = [p for room in rooms for p in (ROOT / room).rglob("*") if p.is_file()]
     files += [p for p in ROOT.glob("*") if p.suffix in (".md", ".toml") or p.name == "Makefile"]
-    by_machines = {"__pycache__", "regressions"}  # the latter are bytes that the fuzzers found
+    by_machines = {"__pycache__", "regressions"}  # regressions: bytes that the fuzzers found
     files = [p for p in files if not by_machines & set(p.parts)]
     return [p for p in files if p.suffix not in (".binpb", ".db", ".gz", ".png")]
 
 
-# spelled apart, so that this file does not find itself
+# split, so that this file does not match itself
 UNFINISHED = re.compile("|".join(rf"\b{a}{b}\b" for a, b in (("TO", "DO"), ("FIX", "ME"))))
 MACHINE = re.compile(r"(?<![\w.])/(?:root|work|home/\w+|Users/\w+)/|[A-Z]:\\Users\\|/tmp/\w")
 
 
 def found(pattern: re.Pattern[str]) -> list[str]:
-    """Return the places where ``pattern`` is found."""
+    """Return the places that match ``pattern``."""
     return [
         f"{path.relative_to(ROOT).as_posix()}:{number}: {line.strip()[:80]}"
         for path in texts()

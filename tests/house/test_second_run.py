@@ -1,4 +1,4 @@
-"""``make test`` runs what failed once more, and says so."""
+"""``make test`` repeats failed tests once, and reports the repetition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The site shows every page as it is written, and each of its links leads somewhere."""
+"""The site shows every page as written, and each of its links resolves."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def site(workshop: Path) -> Path:
 
 
 class Shown(HTMLParser):
-    """The text of HTML without blanks, and where headings, items, code and cells begin in it."""
+    """The text of HTML without blanks, and the positions of headings, items, code and cells."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ def test_the_list_for_language_models_is_that_of_the_pages() -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_the_site_shows_what_the_page_says(page: str, site: Path) -> None:
-    """Pages are written for GitHub, which reads lists and indented code in its own way."""
+    """Pages are written for GitHub, with its rules for lists and indented code."""
     html = (site / html_of(page)).read_text("utf-8")
     article = re.search(r"<article.*?</article>", html, re.S)
     assert article
@@ -129,7 +129,7 @@ def test_every_page_can_be_searched(site: Path) -> None:
 
 
 def test_the_skill_for_coding_agents_has_the_front_matter_of_the_format() -> None:
-    """Agents read the front matter of all their skills, and the rest of those that they need."""
+    """Agents read the front matter of all their skills, and the body only of skills in use."""
     path = ROOT / "skills" / "parley" / "SKILL.md"
     _, front, body = path.read_text("utf-8").split("---\n", 2)
     said = yaml.safe_load(front)

@@ -1,4 +1,4 @@
-"""Tests wait for a condition, and sleep nowhere but in ``tests/kit/waiting.py`` and in agents."""
+"""Tests wait for a condition; only ``tests/kit/waiting.py`` and agents sleep."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from tests.house.sizes import ROOT
 
 TESTS = ROOT / "tests"
 
-# The simulation's clock is its own; peers run in environments without the tests; the rest are
-# agents in processes of their own.
+# The simulation has its own clock; peers run in environments without the tests; the other files are
+# agents in separate processes.
 MAY_SLEEP = (
     "simulation/",
     "peers/",
@@ -28,7 +28,7 @@ MAKES_A_SKILL = {"skill", "router", "extended_card"}
 
 
 def sleeps(node: ast.AST) -> Iterator[int]:
-    """Yield the line of each call of a sleep outside of the functions of agents."""
+    """Yield the line of each sleep outside of agent functions."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef) and is_of_an_agent(child):
             continue
@@ -43,7 +43,7 @@ def is_a_sleep(call: ast.Call) -> bool:
 
 
 def is_of_an_agent(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Return whether a function is a skill of an agent, a router or an extended card."""
+    """Return whether a function is a skill, a router or an extended card of an agent."""
     made = [each.func if isinstance(each, ast.Call) else each for each in function.decorator_list]
     return any(isinstance(each, ast.Attribute) and each.attr in MAKES_A_SKILL for each in made)
 

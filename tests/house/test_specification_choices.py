@@ -1,6 +1,6 @@
-"""Every choice that the documentation lists is held by a test that carries its number.
+"""Every choice that the documentation lists has a test with its number.
 
-Some are rows of the conformance kit alone, which has a defect for each.
+Some choices have only rows of the conformance kit, with a defect for each.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ ROWS = {
     38: "LIST-15",
     42: "STREAM-15",
 }
-"""The choices that requirements of the kit hold, and no test beside them."""
+"""The choices whose only test is a requirement of the conformance kit."""
 TEST = re.compile(r"^(?:async )?def (test_\w+)", flags=re.M)
 
 
 def choices() -> list[tuple[int, str]]:
-    """Return the number of each question, and what Parley does about it, as the page has them."""
+    """Return the number of each question, and Parley's choice, from the page."""
     rows = ROW.findall(PAGE.read_text("utf-8"))
     return [(int(number), does) for number, _, does, _ in rows]
 
 
 def held() -> dict[int, list[str]]:
-    """Return the names of the tests that carry a number, by the number."""
+    """Return the names of the tests with each number."""
     known = {check.requirement.id for check in CHECKS}
     found = {number: [row] for number, row in ROWS.items() if row in known}
     for path in (ROOT / "tests" / "contract" / "choices").glob("test_*.py"):
@@ -50,13 +50,13 @@ def held() -> dict[int, list[str]]:
 
 
 def test_every_number_is_on_the_page_once() -> None:
-    """In the order of subjects, and every line of a table is read."""
+    """The numbers follow the order of subjects, and every line of a table is parsed."""
     lines = [line for line in PAGE.read_text("utf-8").splitlines() if re.match(r"\| *\d", line)]
     numbers = sorted(number for number, _ in choices())
     assert numbers == list(range(1, max(43, len(lines)) + 1))
 
 
 def test_the_choices_that_are_made_are_those_that_have_tests() -> None:
-    """One that is planned has none, and no test carries a number that the page does not have."""
+    """A planned choice has no test, and no test has a number that is missing from the page."""
     made = {number for number, does in choices() if not does.startswith("*Planned")}
     assert made == set(held())

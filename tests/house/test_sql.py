@@ -13,7 +13,7 @@ STATEMENT = re.compile(
     r"\s*(SELECT|INSERT|UPDATE|DELETE|WITH|CREATE|DROP|ALTER|PRAGMA|LISTEN|NOTIFY|SET|DECLARE|FETCH"
     r"|COPY|LOCK|DEALLOCATE|EXPLAIN|VACUUM|BEGIN|COMMIT|ROLLBACK|SAVEPOINT)\b"
 )
-# Where a driver is told when a transaction begins and ends, a name says no more than the word.
+# For transaction control of drivers, a name would add nothing to the SQL word.
 TRANSACTION_CONTROL = {"BEGIN", "BEGIN IMMEDIATE", "BEGIN IMMEDIATE;", "COMMIT", "ROLLBACK"}
 HTTP_METHOD = {"DELETE"}
 HTTP_METHODS = {"DELETE"}

@@ -1,4 +1,4 @@
-"""What is written to a terminal is written in one place, which shows what others said."""
+"""Only one module writes to a terminal; it escapes the text of peers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.house.sizes import ROOT
 SOURCES = sorted((ROOT / "src" / "parley").rglob("*.py"))
 PLACE = "cli/output/streams.py"
 
-# What else may name a stream, and why nothing of others gets onto a terminal there as it is.
+# Other modules that may name a stream, and why no raw text of peers reaches a terminal there.
 MAY_NAME_A_STREAM = {
     "envelope/command_call.py": "flushes",
     "cli/calls/follow.py": "flushes",
@@ -37,7 +37,7 @@ def name(path: Path) -> str:
 
 
 def called(tree: ast.AST) -> Iterator[str]:
-    """Yield the last names of what is called."""
+    """Yield the last name of each called function."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             function = node.func

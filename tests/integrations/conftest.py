@@ -1,4 +1,4 @@
-"""The agents of each framework, served in its own environment before a scripted model."""
+"""The agents of each framework, served in its own environment with a scripted model."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def consult(message: str, turn: Turn) -> str:
     await turn.working("looking it up")
     if "trace" in message:
         return f"the trace is {turn.trace.trace_id or 'none'}"
-    if "country" in message:  # something is said before it asks, and the answer has a schema
+    if "country" in message:  # progress before the question, and a schema for the reply
         await turn.artifact("a map", name="map")
         country = await turn.ask("Which country?", answer=Country)
         return f"a map of {country.name}"
@@ -111,7 +111,7 @@ class FrameworkServer:
             process.stdout.close()  # type: ignore[union-attr]
 
     def take_up(self) -> None:
-        """Serve again, and hold no reply, whatever a test before left when it failed."""
+        """Serve again and release held replies, whatever state a failed test left."""
         self.script.open()
         if self._process is None:
             self.start()
@@ -120,12 +120,12 @@ class FrameworkServer:
         return (self.files / "log").read_text(errors="replace")
 
     def notes(self, name: str) -> list[str]:
-        """Return what tools noted since the test began."""
+        """Return the notes of tools since the test began."""
         path = self.files / name
         return path.read_text().split("\n")[:-1] if path.exists() else []
 
     def kept(self) -> list[tuple[str, str]]:
-        """Return the keys and the values that contexts keep."""
+        """Return the keys and the values that contexts store."""
         with closing(connect(f"file:{self.files / 'tasks.db'}?mode=ro", uri=True)) as database:
             rows = database.execute("SELECT name, value FROM context_values").fetchall()
         return [(key, bytes(value).decode()) for key, value in rows]
@@ -138,7 +138,7 @@ class FrameworkServer:
         self._await(lambda: text in self.notes(name), f"no {text!r} in {name}", seconds)
 
     def await_result(self, said: str, seconds: float = SECONDS) -> None:
-        """Wait until the model has a tool's result for a message that begins like this."""
+        """Wait until the model gets a tool's result for a message with this beginning."""
 
         def is_asked() -> bool:
             return any(
@@ -148,7 +148,7 @@ class FrameworkServer:
         self._await(is_asked, f"no result for {said!r}", seconds)
 
     def await_asked(self, said: str, seconds: float = SECONDS) -> None:
-        """Wait until the model is asked something that begins like this."""
+        """Wait until the model gets a prompt with this beginning."""
         self._await(
             lambda: any(said_in(each).startswith(said) for each in self.model.requests),
             f"not asked {said!r}",
@@ -177,7 +177,7 @@ def remote_url() -> Iterator[str]:
 def served(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, remote_url: str
 ) -> Iterator[FrameworkServer]:
-    """A framework's agents; tests with it run once for each framework."""
+    """The agents of a framework; a test with this fixture runs once for each framework."""
     framework, database = FRAMEWORKS[request.param], ""
     if framework.database and not missing():
         database = request.getfixturevalue("postgres").new_database()
@@ -195,7 +195,7 @@ def served(
 
 @pytest.fixture(autouse=True)
 def _fresh(request: pytest.FixtureRequest) -> None:
-    """Forget what earlier tests' tools noted, and skip what a framework lacks, with its reason."""
+    """Delete the tool notes of earlier tests; skip missing features, with the reason."""
     if "served" not in request.fixturenames:
         return
     server = request.getfixturevalue("served")

@@ -1,4 +1,4 @@
-"""The frameworks of the adapter suite: their environments, and what they do not have, and why."""
+"""The frameworks of the adapter suite: their environments, and missing features with reasons."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ FEATURES = (
     "failure", "usage", "crash", "refusal", "endings", "cut", "bound",
     "calls a skill", "passes questions",
 )  # fmt: skip
-"""What the suite asks of each: one test has the name of each."""
+"""The features that the suite tests: one test has the name of each."""
 
 
 class Framework(NamedTuple):
     """A framework: its name, its environment, and the features without a test, with the reason.
 
-    ``served/NAME.py`` serves its agents at ``/agent`` (text, tools ``add``, ``book``, which has to
-    be approved, and ``wait``; the framework's own memory), and at ``/structured`` (output with a
-    city and a temperature in celsius), and at ``/caller`` (its only tool is the skill of the agent
-    at ``PARLEY_TEST_REMOTE``). With ``checkpoints`` a crash does not repeat tools that returned.
-    With ``database`` the URL of a PostgreSQL database is in ``PARLEY_TEST_DATABASE``, empty where
-    PostgreSQL is not installed.
+    ``served/NAME.py`` serves its agents at three paths. ``/agent`` has text, the framework's own
+    memory, and the tools ``add``, ``book`` (needs approval) and ``wait``. ``/structured`` outputs a
+    city and a temperature in celsius. The only tool of ``/caller`` is the skill of the agent at
+    ``PARLEY_TEST_REMOTE``. With ``checkpoints`` a crash does not repeat tools that returned. With
+    ``database`` the URL of a PostgreSQL database is in ``PARLEY_TEST_DATABASE``, empty without
+    PostgreSQL.
     """
 
     name: str
@@ -68,9 +68,9 @@ framework("beeai", BEEAI_ALONE, checkpoints=True)
 
 
 def asked() -> list[str]:
-    """Return the names of the frameworks that this run asks: ``PARLEY_FRAMEWORKS``, or none.
+    """Return the names of the frameworks under test: ``PARLEY_FRAMEWORKS``, or none.
 
-    ``make frameworks`` asks all: each has an environment of its own, which takes its time.
+    ``make frameworks`` tests all; it is slow, as each has its own environment.
     """
     named = os.environ.get("PARLEY_FRAMEWORKS", "")
     if named == "all":

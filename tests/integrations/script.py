@@ -1,4 +1,4 @@
-"""What the model of the adapter suite says: decided by the newest message of the user."""
+"""The replies of the adapter suite's model, chosen by the newest message of the user."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from parley.llm.model import ModelRequest, ScriptedReply, text_of
 from parley.testing.model_endpoint import held
 
 WEATHER = {"city": "Oslo", "celsius": 21.5}
-"""The structured output, for those who want it."""
+"""The structured output."""
 
 
 def said_in(request: ModelRequest) -> str:
-    """Return what the user said; CrewAI, BeeAI and swarms put it into words of their own."""
+    """Return the user's text; CrewAI, BeeAI and swarms wrap it in words of their own."""
     words = r"\s*(?:Context:\s)?(?:Current Task|Your task|Message|User Request): (.*)"
     task = re.match(words, request.said)
     return task[1] if task else request.said
 
 
 def finished(request: ModelRequest, text: str) -> ScriptedReply | str:
-    """Return the last words of a run; BeeAI wants them as a call of a tool, or as its JSON."""
+    """Return the last words of a run; BeeAI expects them as a tool call, or as its JSON."""
     if any(tool["function"]["name"] == "final_answer" for tool in request.tools):
         return ScriptedReply(tool_calls=[("final_answer", {"response": text})])
     if "final_answer" in str(request.response_format):
@@ -37,7 +37,7 @@ class Script:
         self.close()
 
     def close(self) -> None:
-        """Let replies that are held wait from now on, until ``open`` is called."""
+        """Hold replies from now on, until ``open`` is called."""
         self.wait, self.open = held()
 
     def __call__(self, request: ModelRequest) -> ScriptedReply | str:
@@ -75,7 +75,7 @@ class Script:
         return "I do not know you."
 
     def _recalls(self, request: ModelRequest, results: list[str]) -> str:
-        """Say which of the known sentences are in the conversation."""
+        """Return which of the known sentences are in the conversation."""
         known = r"my name is \w+|book a \w+"
         said = " ".join(text_of(message) for message in request.messages)
         return "; ".join(dict.fromkeys(re.findall(known, said))) or "nothing"
@@ -103,7 +103,7 @@ class Script:
         return f"I see {len(kinds)}: {', '.join(kinds)}"
 
     def _fails(self, request: ModelRequest, results: list[str]) -> ScriptedReply:
-        """Answer with the status that the message names, 400 without one."""
+        """Respond with the status in the message, 400 without one."""
         status = re.search(r"\d{3}", said_in(request))
         return ScriptedReply(error=int(status[0]) if status else 400)
 
@@ -117,7 +117,7 @@ class Script:
         return ScriptedReply(finish_reason="content_filter")
 
     def _breaks(self, request: ModelRequest, results: list[str]) -> ScriptedReply | str:
-        """Break off the first time, and each time if the message says always."""
+        """Break the stream off the first time, or each time if the message says always."""
         self.broken += 1
         if self.broken == 1 or "always" in said_in(request):
             return ScriptedReply(text="one two three", is_cut=True)
@@ -130,7 +130,7 @@ class Script:
         return ScriptedReply(thinking="Let me think. Yes.", text="Forty-two.")
 
     def _crashes(self, request: ModelRequest, results: list[str]) -> ScriptedReply | str:
-        """Call ``add``; what follows its result is held until the test opens the gate."""
+        """Call ``add``; the reply to its result waits until the test opens the gate."""
         if not results:
             return ScriptedReply(tool_calls=[("add", {"a": 20, "b": 22})])
         return ScriptedReply(text=f"The sum is {results[-1]}.", hold=self.wait)
@@ -142,7 +142,7 @@ class Script:
         return ScriptedReply(tool_calls=[(name, {"message": said_in(request)})])
 
     def _calls(self, request: ModelRequest, results: list[str]) -> ScriptedReply | str:
-        """Call the tool that the message names, with the JSON after it."""
+        """Call the tool that the message names, with the JSON after the name."""
         if results:
             return f"Result: {results[-1]}"
         _, name, arguments = request.said.split(" ", 2)
@@ -167,7 +167,7 @@ class Script:
         return ScriptedReply(tool_calls=[(name, {"message": request.said})] * 2)
 
     def _asks_and_answers(self, request: ModelRequest, results: list[str]) -> ScriptedReply | str:
-        """Answer a question of the agent with the tool that is offered while it waits."""
+        """Reply to a question of the agent with the tool that is offered while the agent waits."""
         names = [tool["function"]["name"] for tool in request.tools]
         if not results:
             return ScriptedReply(tool_calls=[(names[0], {"message": "the weather"})])
@@ -188,7 +188,7 @@ class Script:
         return ScriptedReply(tool_calls=[("handoff_to_agent", over)])
 
     def _teams(self, request: ModelRequest, results: list[str]) -> ScriptedReply | str:
-        """Hand over with the tool that LlamaIndex offers to an agent that may."""
+        """Hand over with the tool that LlamaIndex offers to agents with a handoff."""
         names = [tool["function"]["name"] for tool in request.tools]
         if results or "handoff" not in names:
             return "The expert speaks."

@@ -1,4 +1,4 @@
-"""What every adapter keeps of its framework: the same questions to each."""
+"""Features that every adapter keeps of its framework: the same tests for each."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def progress_in(events) -> list[dict]:
 
 
 def why(task: Task) -> str:
-    """Return what a task says of its end."""
+    """Return the status message of a task."""
     return task.status.message.text if task.status.message is not None else ""
 
 
 @contextmanager
 def counted(served: FrameworkServer) -> Iterator[list[int]]:
-    """Yield how many tokens the endpoint says that the replies within the block used."""
+    """Yield the tokens that the endpoint counted for the replies within the block."""
     before, counted = served.model.used, [0]
     yield counted
     counted[0] = served.model.used.tokens - before.tokens
@@ -116,7 +116,7 @@ async def test_tasks_at_once_in_one_context_lose_nothing_that_another_said(serve
         hut = await remote.send("book a hut", **context)
         assert (room.state, hut.state) == (TaskState.INPUT_REQUIRED, TaskState.INPUT_REQUIRED)
         completed(await remote.send("Hello, my name is Ada", **context))
-        # Both began before the other ended, and before Ada said her name.
+        # Both tasks began before the other ended, and before Ada said her name.
         for task in (hut, room):
             assert "booked Oslo" in completed(await remote.send("yes", task_id=task.id)).text
         recalled = completed(await remote.send("recall what was said", **context)).text
@@ -267,7 +267,7 @@ async def test_a_killed_run_is_taken_up_again(served):
     async with agent_of(served) as remote:
         task = await remote.send("crash in the middle", return_immediately=True)
         served.await_result("crash in the middle")
-        # What was to be kept before is durable when a later task is.
+        # The earlier writes are durable when a later task is.
         other = completed(await remote.send("count to five"))
         asked = len(served.model.requests)
     served.kill()

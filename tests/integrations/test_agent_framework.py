@@ -1,4 +1,4 @@
-"""What only agents of Microsoft Agent Framework have: workflows, sub-agents, their questions."""
+"""Features of Microsoft Agent Framework alone: workflows, sub-agents, their questions."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def test_an_answer_asks_the_model_nothing_twice(served):
         asked = len(served.model.requests)
         completed(await remote.send([{"approve": True}], task_id=task.id))
     assert served.notes("book") == ["Oslo"]
-    assert len(served.model.requests) == asked + 1  # for what follows the result of the tool
+    assert len(served.model.requests) == asked + 1  # for the step after the tool's result
 
 
 async def test_a_session_keeps_a_bounded_number_of_bytes(served):

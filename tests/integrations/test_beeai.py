@@ -1,4 +1,4 @@
-"""What only BeeAI has: its other agents, workflows, final answers that are calls of a tool."""
+"""Features of BeeAI alone: its other agents, workflows, final answers as tool calls."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def test_a_final_answer_that_is_a_call_of_a_tool_is_the_answer(served):
 async def test_what_is_said_before_the_framework_asks_again_is_no_answer_but_has_its_usage(served):
     with counted(served) as used:
         async with agent_of(served, "speaker") as remote:
-            task = completed(await remote.send("count to five"))  # in words, not by a call
+            task = completed(await remote.send("count to five"))  # as text, not as a tool call
     assert "five" not in task.text
     assert task.text.startswith("You said: The model was required to produce a tool call")
     assert spent_on(task).tokens == used[0]
@@ -86,7 +86,7 @@ async def test_an_answer_asks_the_model_nothing_twice(served):
         assert again.state is TaskState.INPUT_REQUIRED
         completed(await remote.send([{"approve": True}], task_id=task.id))
     assert served.notes("book") == ["Oslo"]
-    assert len(served.model.requests) == asked + 1  # for what follows the result of the tool
+    assert len(served.model.requests) == asked + 1  # for the step after the tool's result
 
 
 async def test_what_the_page_shows_works(served):

@@ -1,4 +1,4 @@
-"""The conversation of a context, which tasks at the same time add to."""
+"""The conversation of a context, to which concurrent tasks add."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def in_one_context(*messages: str, **bounds: Any) -> list[list[str]]:
-    """Let tasks speak that wait for a word, then answer them in turn; return what each found."""
+    """Start tasks that wait for a reply, then reply in turn; return the memory that each found."""
     agent, found = Agent("Speaks"), []
 
     @agent.skill(replies="task")
@@ -215,7 +215,7 @@ async def test_a_state_is_changed_once_by_a_task_and_stays_within_its_bound():
         else:
             after = {**before, "said": [*before.get("said", []), turn.message.text]}
             await state.write(before, after)
-            await turn.ask("Again?")  # the answer runs the function from the top
+            await turn.ask("Again?")  # after the reply, the function runs again from its start
             await state.write(before, after)
         read.append(await state.read())
         return "done"
@@ -234,7 +234,7 @@ async def test_a_state_is_changed_once_by_a_task_and_stays_within_its_bound():
 
 
 class Counted(dict[str, int]):
-    """A message that counts how often messages are compared."""
+    """A message that counts comparisons of messages."""
 
     compared = 0
 

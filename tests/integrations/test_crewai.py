@@ -1,4 +1,4 @@
-"""What only CrewAI has: crews that want feedback, flows that pause, where people are asked."""
+"""Features of CrewAI alone: crews with human feedback, flows that pause."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def test_human_input_asks_the_caller_until_the_answer_is_good(served):
         task = await remote.send("make it shorter", task_id=task.id)
         assert task.state is TaskState.INPUT_REQUIRED, task.text
         assert "shorter" in task.text
-        assert len(served.model.requests) == asked + 1  # its first answer is in the log
+        assert len(served.model.requests) == asked + 1  # the log has the first reply
         task = await remote.send({"approve": False, "reason": "too long"}, task_id=task.id)
         assert task.state is TaskState.INPUT_REQUIRED, task.text
         assert "too long" in task.text
@@ -52,7 +52,7 @@ async def test_a_flow_goes_on_from_its_own_record_of_the_pause(served):
         assert task.text == "Dear Ada\n\nMay it be sent?"
         task = completed(await remote.send("by all means", task_id=task.id))
     assert task.text == "Dear Ada: by all means"
-    # What asks in the middle runs again from its top; what has ended does not.
+    # A method that asks runs again from its start; a finished method does not.
     assert served.notes("flow") == ["begun", "begun", "written", "sent"]
 
 
@@ -71,7 +71,7 @@ async def test_flows_at_once_in_one_context_share_a_state_that_loses_nothing(ser
         for task, day in ((tasks[1], "Monday"), (tasks[0], "Friday")):
             assert completed(await remote.send(day, task_id=task.id)).text == day
         texts = []
-        for day in ("large", "Sunday"):  # a state that is too large is not kept
+        for day in ("large", "Sunday"):  # a state that is too large is not stored
             task = await remote.send("write", context_id="days")
             texts.append(completed(await remote.send(day, task_id=task.id)).text)
     assert texts == ["Monday, Friday, large", "Monday, Friday, Sunday"]

@@ -1,4 +1,4 @@
-"""What only agents of Google ADK have."""
+"""Features of Google ADK alone."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ async def test_a_pipeline_of_a_tutorial_keeps_its_state_and_leaves_its_loop(serv
         completed(await remote.get(events.task_id))
     state = [each["detail"] for each in shown if each.get("name") == "state"]
     assert {"draft": "You said: hello"} in state
-    assert {name for each in state for name in each} == {"draft"}  # not what callbacks keep
+    assert {name for each in state for name in each} == {"draft"}  # not the data of callbacks
     calls = [each["name"] for each in shown if each["kind"] == "toolCall"]
     assert calls == ["exit_loop"]
     asked = [str(request.messages[0]["content"]) for request in served.model.requests]

@@ -1,4 +1,4 @@
-"""What only graphs of LangGraph have."""
+"""Features of LangGraph alone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.integrations.test_adapters import agent_of, completed, counted, progr
 from tests.kit.services.postgres import missing
 
 KEPT_TASKS = 20
-"""Of how many tasks a thread keeps its newest checkpoint."""
+"""The number of tasks whose newest checkpoint a thread keeps."""
 
 SAVERS = [
     "shared-state",
@@ -31,14 +31,14 @@ SAVERS = [
     pytest.param("saved-postgres", marks=pytest.mark.service),
     pytest.param("saved-async-postgres", marks=pytest.mark.service),
 ]
-"""Agents that learn: the adapter's own checkpoints, then the savers that LangGraph has."""
+"""Agents with a memory: the adapter's own checkpoints, then the savers of LangGraph."""
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("served", ["langgraph"], indirect=True)]
 
 
 @pytest.fixture(params=SAVERS)
 def saver(request: pytest.FixtureRequest) -> str:
-    """The name of an agent that learns; without PostgreSQL its agents are skipped."""
+    """The name of an agent with a saver; without PostgreSQL its agents are skipped."""
     if "postgres" in request.param:
         request.getfixturevalue("postgres")
     return request.param
@@ -148,7 +148,7 @@ async def test_the_card_is_made_of_the_graph(served: FrameworkServer):
 
 
 async def test_nodes_that_ask_at_once_are_asked_one_after_the_other(served: FrameworkServer):
-    """One has a schema, and one asks the same twice."""
+    """One question has a schema, and one node asks the same question twice."""
     async with agent_of(served, "trip") as remote:
         task = await remote.send({"where": "Oslo"})
         asked = []
@@ -220,7 +220,7 @@ async def test_text_to_a_node_that_wants_data_is_asked_for_once_more(served, sav
 
 
 async def test_the_answers_before_are_kept_when_a_node_fails_with_the_next(served: FrameworkServer):
-    """In a subgraph, and when a reply of the model breaks off between."""
+    """In a subgraph, and when the model's reply breaks off in between."""
     served.script.broken = 0
     async with agent_of(served, "twice") as remote:
         task = await remote.send("hello")
@@ -266,7 +266,7 @@ async def test_a_workflow_of_the_functional_api_asks_and_goes_on(served: Framewo
 
 @pytest.mark.parametrize("answer", ["yes", "no"])
 async def test_a_breakpoint_asks_whether_to_go_on(served: FrameworkServer, answer: str):
-    """The graph of textbooks, compiled with ``interrupt_before`` and a saver of its own."""
+    """The graph of textbooks, compiled with ``interrupt_before`` and its own saver."""
     async with agent_of(served, "textbook") as remote:
         task = await remote.send("book a room")
         assert "book({'city': 'Oslo'})\nShall I continue with tools?" in task.text
@@ -379,7 +379,7 @@ async def test_a_task_has_nothing_of_others_that_wait_or_were_canceled(served: F
 
 
 def seen_in(task) -> dict:
-    """Return the state with which a task ended: its last data."""
+    """Return the last state of a task: its last data."""
     return [part.data for artifact in task.artifacts for part in artifact.parts][-1]
 
 
@@ -392,7 +392,7 @@ async def test_a_graph_that_a_node_calls_in_a_thread_asks_too(served: FrameworkS
 
 
 async def test_callers_do_not_reach_each_others_threads(served: FrameworkServer):
-    """They name the same context, and the agents share a checkpointer."""
+    """Both callers use the same context id, and the agents share a checkpointer."""
     said = {}
     async with agent_of(served, "open") as remote:
         completed(await remote.send("my name is Eve", context_id="shared"))
@@ -408,7 +408,7 @@ async def test_callers_do_not_reach_each_others_threads(served: FrameworkServer)
 
 
 async def test_a_kill_loses_no_question_and_no_result_with_any_saver(served: FrameworkServer):
-    """With the adapter's own checkpoints, and with each saver that is not in memory."""
+    """With the adapter's own checkpoints, and with each durable saver."""
     savers = ["sqlite", "async-sqlite"]
     savers += [] if missing() else ["postgres", "async-postgres"]
     learners = ["shared-state", *(f"saved-{name}" for name in savers)]
@@ -441,9 +441,9 @@ async def test_a_kill_loses_no_question_and_no_result_with_any_saver(served: Fra
 
 
 async def test_a_crash_repeats_no_node_that_has_ended_and_interrupts_stay(served: FrameworkServer):
-    """With the checkpoints of the context, and with those of the graph's own saver.
+    """With the checkpoints of the context, and with the graph's own saver.
 
-    A question of a remote agent, which a tool passes on, stays too.
+    A question of a remote agent, passed on by a tool, stays too.
     """
     async with agent_of(served, "saved") as remote:
         own = await remote.send("hello")
@@ -483,7 +483,7 @@ async def test_an_agent_is_a_node_and_asks_by_an_interrupt(served: FrameworkServ
 
 
 async def test_a_graph_has_its_runtime_context(served: FrameworkServer):
-    """The defaults of its schema, and what is given: with a checkpointer and without."""
+    """The defaults of its schema, and given values: with a checkpointer and without."""
     async with agent_of(served, "greeter") as remote:
         assert completed(await remote.send("hello")).text == "Welcome."
     async with agent_of(served, "unkept") as remote:
@@ -532,7 +532,7 @@ async def test_the_files_of_a_message_reach_the_graph(served: FrameworkServer):
 
 
 async def test_the_currency_agent_asks_for_what_is_missing(served: FrameworkServer):
-    """The example, with the script that answers where no model is configured."""
+    """The example, with the script that replies where no model is configured."""
     async with agent_of(served, "currency") as remote:
         async with remote.stream("How much are 100 euros?") as events:
             seen = [event async for event in events]

@@ -1,4 +1,4 @@
-"""What only agents, workflows and engines of LlamaIndex have."""
+"""Features of agents, workflows and engines of LlamaIndex alone."""
 
 from __future__ import annotations
 

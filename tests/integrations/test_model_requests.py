@@ -1,4 +1,4 @@
-"""What all adapters do alike of requests to models: usage, ends of replies, failures, the bound."""
+"""Requests to models, the same in all adapters: usage, ends of replies, failures, the bound."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ async def test_an_answer_that_was_shortened_is_marked() -> None:
 
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shorten the pause; a shorter one would not put the turn to sleep."""
+    """Shorten the pause; with a shorter one the turn would not sleep."""
     monkeypatch.setattr(serving, "CUT_SECONDS", 1.05)
 
 
@@ -220,7 +220,7 @@ def test_callers_learn_of_a_model_that_fails_and_nothing_of_its_address() -> Non
 @pytest.mark.parametrize("package", ["httpx", "openai", "botocore", "shop"])
 async def test_only_an_error_of_a_request_to_the_model_is_told_as_its_failure(package: str) -> None:
     async def run(turn: Turn, output: RunOutput) -> None:
-        with suppress(Exception), output.requests.asking():  # the framework asked again
+        with suppress(Exception), output.requests.asking():  # a retry of the framework
             raise failure("ConnectError", package)
         output.requests.replied(TEN, ending="tool_calls")
         raise RuntimeError("the tool failed") from failure("ConnectError", package)

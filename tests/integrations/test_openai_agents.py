@@ -1,4 +1,4 @@
-"""What only agents of the OpenAI Agents SDK have."""
+"""Features of the OpenAI Agents SDK alone."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ async def test_the_agent_that_has_the_conversation_keeps_it(served):
         same = await remote.send("transfer to the expert", context_id=first.context_id)
         assert completed(same).text == "The expert speaks."
         assert len(served.model.requests) == before + 1
-        completed(await remote.send("transfer to the expert"))  # another context begins anew
+        completed(await remote.send("transfer to the expert"))  # another context has no history
     assert len(served.model.requests) == before + 3
 
 

@@ -1,4 +1,4 @@
-"""What only agents of Pydantic AI have."""
+"""Features of Pydantic AI alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What adapters of frameworks share, and what is said when a framework is missing."""
+"""Parts that adapters of frameworks share, and the error when a framework is missing."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_what_is_too_long_or_no_json_is_not_remembered():
     assert (json_value({1: 2}), json_value(object())) == ({"value": {"1": 2}}, None)
 
 
-# -- what counts as an answer to the question whether a tool may be called -------------------------
+# -- replies that approve or reject a tool call ----------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -136,11 +136,11 @@ async def test_the_files_of_a_message_are_bounded_together(monkeypatch):
         assert (await remote.send([file] * 3)).text == "too much"
 
 
-# -- under which ids a framework keeps what belongs to a context and to its owner ------------------
+# -- ids under which a framework keeps the data of a context and of its owner ----------------------
 
 
 def turn_of(tenant: str = "", owner: str = "", context_id: str = "c") -> Any:
-    """Return what of a turn its ids are made of."""
+    """Return the parts of a turn that form its ids."""
     runner = SimpleNamespace(scope=Scope("agent", tenant, owner))
     return SimpleNamespace(context_id=context_id, _attempt=SimpleNamespace(runner=runner))
 
@@ -190,7 +190,7 @@ async def test_a_question_stays_when_its_answer_does_not_reach_the_agent() -> No
         questions.ask(skill, asked.value)
         task_id = asked.value.task.id
         agent = skill._agent
-        with socket.socket() as closed:  # bound, and nobody listens
+        with socket.socket() as closed:  # bound, but not listening
             closed.bind(("127.0.0.1", 0))
             skill._agent = f"http://127.0.0.1:{closed.getsockname()[1]}"
             assert (await questions.answer(task_id, "Oslo")).is_error
@@ -202,7 +202,7 @@ async def test_a_question_stays_when_its_answer_does_not_reach_the_agent() -> No
         server.stop()
 
 
-# -- private members of frameworks are used where the decision says so, and why --------------------
+# -- private members of frameworks: only where the decision lists them, with the reason ------------
 
 
 ROOT = Path(__file__).parents[2]
@@ -210,7 +210,7 @@ ADAPTERS = ROOT / "src" / "parley" / "integrations"
 DECISION = ROOT / "docs" / "internals" / "decisions" / "0013-frameworks.md"
 
 OURS = {"_attempt", "_is_protocol"}
-"""Members of Parley's own turn, and of the standard library."""
+"""Private members of Parley's own turn, and of the standard library."""
 
 
 def is_private(name: object) -> bool:
@@ -218,7 +218,7 @@ def is_private(name: object) -> bool:
 
 
 def members_in(tree: ast.Module) -> set[str]:
-    """Return the private names that a module imports, or uses of objects that are not its own."""
+    """Return the private names that a module imports, or uses of foreign objects."""
     own, found = set(), set()
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):

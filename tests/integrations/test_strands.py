@@ -1,4 +1,4 @@
-"""What only agents of Strands have."""
+"""Features of Strands alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The travel planner with its frameworks, each in its environment, started by its one command."""
+"""The travel planner with its frameworks, each in its environment, started by one command."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ NAMES = {"Flights": "flights", "Hotels": "hotels", "Cars": "cars", "Currency age
 class Planner:
     """The seven agents, as the command starts them, and the model behind the frameworks.
 
-    ``deadly`` has the moments at which an agent is to be killed, once each: what it asks the model.
+    ``deadly`` has the moments at which an agent is killed, once each: its requests to the model.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -67,7 +67,7 @@ class Planner:
         }
         plain = folder / "python"
         plain.write_text(f'#!/bin/sh\nunset PARLEY_MODEL_URL\nexec "{sys.executable}" "$@"\n')
-        plain.chmod(0o700)  # the rules of the others are their own: no model is asked
+        plain.chmod(0o700)  # the other agents follow their own rules, without a model
         self._env = {
             **os.environ,
             **pythons,
@@ -115,7 +115,7 @@ class Planner:
         return "".join(self.lines)[-3000:]
 
     def acts(self) -> list[tuple[str, str]]:
-        """Return what the booking office really did: acts and codes."""
+        """Return the actions of the booking office: acts and codes."""
         with closing(sqlite3.connect(self.folder / "bookings.db")) as office:
             if not office.execute("SELECT 1 FROM sqlite_master WHERE name = 'journal'").fetchone():
                 return []  # nothing was booked yet
@@ -123,7 +123,7 @@ class Planner:
 
 
 def moments(request: ModelRequest, reply: ScriptedReply | str) -> Iterator[str]:
-    """Yield the names of a moment: the agent, and what it is about to do or has done."""
+    """Yield the names of a moment: the agent, and its next or last action."""
     names = {str(each["function"]["name"]) for each in request.tools}
     who = next(
         (name for name, tool in (
@@ -144,7 +144,7 @@ def moments(request: ModelRequest, reply: ScriptedReply | str) -> Iterator[str]:
 
 
 def _rules(request: ModelRequest) -> ScriptedReply | str:
-    """Answer as the example's own rules do, which know whom they answer."""
+    """Reply by the example's own rules, which know the caller."""
     import models
 
     names = {str(each["function"]["name"]) for each in request.tools}
@@ -185,7 +185,7 @@ def said(task: Task) -> str:
 async def test_a_trip_that_changes_while_every_desk_dies_is_booked_once(
     command: Planner, remote: RemoteAgent
 ) -> None:
-    """Each desk is killed when its tool has booked, and its model has not said so."""
+    """Each desk is killed when its tool has booked, before its model reports the booking."""
     command.deadly = [
         "flights after book_flight", "hotels after book_hotel", "cars after book_car",
         "exchange before Wish",

@@ -1,8 +1,8 @@
 """A real browser without a screen, by Playwright: real keys, real clicks.
 
-``browsing()`` runs the Chromium, Chrome or Edge of this machine, and skips the test where there is
-none. ``opened(browser, url)`` is a page with nothing remembered; it fails the test when the page
-complains of anything: an error of its scripts, of its policy, or on its console.
+``browsing()`` runs the Chromium, Chrome or Edge of this machine, and skips the test without one.
+``opened(browser, url)`` is a page without stored data. It fails the test when the page reports an
+error of its scripts, of its policy, or on its console.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _PLACES = {
 
 
 def found() -> str | None:
-    """Return the path of a browser that there is: ``PARLEY_CHROMIUM``, else one that is known."""
+    """Return the path of a browser: ``PARLEY_CHROMIUM``, else an installed one."""
     given = os.environ.get("PARLEY_CHROMIUM")
     if given:
         return shutil.which(given)
@@ -53,7 +53,7 @@ def found() -> str | None:
 
 @asynccontextmanager
 async def browsing() -> AsyncIterator[Browser]:
-    """Run a browser for as long as the context lasts."""
+    """Run a browser within the context."""
     executable = found()
     if executable is None:
         pytest.skip("there is no Chromium here: install one, or name it in PARLEY_CHROMIUM")
@@ -71,7 +71,7 @@ async def browsing() -> AsyncIterator[Browser]:
 async def opened(
     browser: Browser, url: str, *, width: int = 1280, dark: bool = False
 ) -> AsyncIterator[Page]:
-    """Open a page in a window of this width, for a reader who likes it dark or light."""
+    """Open a page in a window of this width, in dark or light mode."""
     theme: Any = "dark" if dark else "light"
     window: Any = {"width": width, "height": 900}
     async with await browser.new_context(viewport=window, color_scheme=theme) as context:
@@ -80,7 +80,7 @@ async def opened(
         await page.goto(url)
         yield page
         said = [each for each in await page.console_messages() if each.type in ("error", "warning")]
-        # The browser says by itself that a request was refused, or did not get through.
+        # The browser itself logs rejected and failed requests.
         said = [each for each in said if not each.text.startswith("Failed to load resource")]
         assert [each.text for each in said] == []
         assert await page.page_errors() == []

@@ -1,4 +1,4 @@
-"""Certificates for tests: an authority, and what it signs."""
+"""Certificates for tests: an authority, and certificates that it signs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DAY = datetime.timedelta(days=1)
 
 @cache
 def _key(number: int) -> ec.EllipticCurvePrivateKey:
-    """A key of its own for each number: making one takes time."""
+    """Return one key for each number: generating a key takes time."""
     return ec.generate_private_key(ec.SECP256R1())
 
 
@@ -57,7 +57,7 @@ class Pair:
         )
 
     def write(self, folder: Path, name: str, password: bytes | None = None) -> tuple[Path, Path]:
-        """Write both, and return where they are."""
+        """Write both files, and return their paths."""
         folder.mkdir(parents=True, exist_ok=True)
         cert, key = folder / f"{name}.pem", folder / f"{name}.key"
         cert.write_text(self.pem)
@@ -86,7 +86,7 @@ class Authority:
         return path
 
     def server(self, *names: str, key: int = 1, days: tuple[float, float] = (-1, 30)) -> Pair:
-        """Return the pair of a server: names of this machine unless others are given."""
+        """Return the pair of a server, by default for the names of this machine."""
         import ipaddress
 
         given: list[x509.GeneralName] = [x509.DNSName(each) for each in names or ("localhost",)]
@@ -153,7 +153,7 @@ class Authority:
 
 
 def trusting(authority: Authority, own: tuple[Path, Path] | None = None) -> ssl.SSLContext:
-    """Return the TLS of a client that trusts an authority, with a certificate of its own."""
+    """Return the TLS of a client that trusts an authority, with its own certificate."""
     context = ssl.create_default_context(cadata=authority.pem)
     if own is not None:
         context.load_cert_chain(*own)

@@ -3,9 +3,9 @@
 - ``run(words, folder, environment)`` runs ``parley ...`` or ``python FILE ...`` to its end.
 - ``start(words, output=, environment=)`` starts a server; ``fork(...)`` does so without a loop.
 
-Each is a process of its own: it has an id, takes signals, prints and dies as any process does. Only
-the imports are not done again, which are most of the cost of a program that lives for a second.
-Run as a script, this module is the process that is forked.
+Each is a process like any other: it has an id, takes signals, prints and dies. It only skips the
+imports, most of the cost of a program that lives for a second. Run as a script, this module is the
+process that forks.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 BOUND = 60
-"""Seconds that a program has."""
+"""Time limit of a program, in seconds."""
 
 MODULES = (
     "aiohttp", "encodings.idna", "parley", "parley.agent.agent", "parley.client.bindings.http",
     "parley.client.connection", "parley.compose", "parley.host.app", "parley.host.in_process",
     "parley.push", "parley.server.run", "parley.store.sqlite.store",
 )  # fmt: skip
-"""Modules that are imported once. A program imports the rest itself."""
+"""Modules that are imported once. A program imports any further modules itself."""
 
 OPTIONAL = (
     "psycopg", "pwd", "resource", "typer", "uvloop", "parley.cli.app",
@@ -44,11 +44,11 @@ OPTIONAL = (
 """Modules that are imported where they are installed."""
 
 PUBLIC = ("compose", "envelope", "extensions", "llm", "push", "security", "testing")
-"""Modules that a program has to import itself before it uses them."""
+"""Modules that a program must import itself."""
 
 
 class ForkedServer:
-    """A process that was forked. What it does is told by ``asyncio``'s own names."""
+    """A forked process, with the attributes and methods of ``asyncio``'s processes."""
 
     def __init__(self, pid: int, ended: int, status: bytes = b"") -> None:
         self.pid = pid
@@ -58,7 +58,7 @@ class ForkedServer:
 
     @property
     def returncode(self) -> int | None:
-        """The exit status, of a signal its negative number; None while the process runs."""
+        """The exit status, negative for a signal; None while the process runs."""
         if self._status is None:
             with contextlib.suppress(BlockingIOError):
                 said = os.read(self._ended, 16)
@@ -77,7 +77,7 @@ class ForkedServer:
         self.send_signal(signal.SIGKILL)
 
     def wait_here(self, seconds: float) -> int:
-        """Wait for the end without a loop. Raises ``TimeoutError``."""
+        """Wait for the end without an event loop. Raises ``TimeoutError``."""
         if self.returncode is None:
             select.select([self._ended], [], [], seconds)
         if (status := self.returncode) is None:
@@ -108,9 +108,9 @@ CAN_FORK = hasattr(socket, "send_fds") and hasattr(os, "fork")
 async def start(
     words: Sequence[str], *, output: BinaryIO, environment: Mapping[str, str]
 ) -> ForkedServer | asyncio.subprocess.Process:
-    """Start ``SCRIPT WORD...`` with this interpreter; ``output`` gets all that it prints.
+    """Start ``SCRIPT WORD...`` with this interpreter; ``output`` gets all of its output.
 
-    Where processes cannot be forked, the interpreter is started.
+    On systems without fork, this starts the interpreter.
     """
     if CAN_FORK:
         return fork(words, output=output, environment=environment)
@@ -128,7 +128,7 @@ def fork(
     folder: Path = Path(),
     python: str = sys.executable,
 ) -> ForkedServer:
-    """Fork ``SCRIPT WORD...`` or ``parley WORD...``, to be run in a folder.
+    """Fork ``SCRIPT WORD...`` or ``parley WORD...``, to run in a folder.
 
     ``errors`` gets the error output, by default ``output``. ``python`` is the interpreter that has
     imported Parley.
@@ -150,7 +150,7 @@ def fork(
 
 
 class Ended(NamedTuple):
-    """How a program ended, and the bytes that it wrote."""
+    """The exit status and the output of a program, as bytes."""
 
     status: int
     stdout: bytes
@@ -165,7 +165,7 @@ def run(
     python: str = sys.executable,
     is_merged: bool = False,
 ) -> Ended:
-    """Run ``parley WORD...`` or ``python FILE WORD...`` to its end, with these variables alone.
+    """Run ``parley WORD...`` or ``python FILE WORD...`` to its end, with only these variables.
 
     ``python`` is the interpreter; ``is_merged`` writes errors to the output.
     """
@@ -202,10 +202,10 @@ def run(
 
 @cache
 def _forking(python: str) -> socket.socket:
-    """Start what is forked, and return the line to it."""
+    """Start the process that forks, and return the connection to it."""
     ours, its = socket.socketpair()
     own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    # -P: the folder of this file holds modules such as ``http``, which are not the library's.
+    # -P: this folder holds modules such as ``http``, which would replace the standard library's.
     process = subprocess.Popen([python, "-P", __file__], stdin=its, env=own)
     its.close()
     atexit.register(_end, process, ours)
@@ -217,11 +217,11 @@ def _end(process: subprocess.Popen[bytes], line: socket.socket) -> None:
     process.wait(10)
 
 
-# -- in the process that is forked -----------------------------------------------------------------
+# -- in the process that forks ---------------------------------------------------------------------
 
 
 def _fork() -> None:
-    """Fork for each job that comes over the line; tell who asked the id and, later, the end."""
+    """Fork for each job on the line; send back the id and, later, the end."""
     import gc
     import importlib
 
@@ -230,18 +230,18 @@ def _fork() -> None:
     for name in OPTIONAL:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
-    for name in PUBLIC:  # their submodules stay
+    for name in PUBLIC:  # their submodules stay imported
         sys.modules.pop(f"parley.{name}", None)
         vars(sys.modules["parley"]).pop(name, None)
     gc.collect()
-    gc.freeze()  # else the first collection of each server copied all of it
+    gc.freeze()  # otherwise each server's first collection copies all of it
     line = socket.socket(fileno=os.dup(0))
     woken, wake = os.pipe()
     for fd in (woken, wake):
         os.set_blocking(fd, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests, which end the line
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # tests handle Ctrl-C, and close the line
     running: dict[int, int] = {}
     unread = b""
     fds: list[int] = []
@@ -280,13 +280,13 @@ def _reap(running: dict[int, int]) -> None:
         if not child:
             return
         ended = running.pop(child)
-        with contextlib.suppress(BrokenPipeError):  # nobody wants to know
+        with contextlib.suppress(BrokenPipeError):  # the parent may have gone
             os.write(ended, b"%d" % os.waitstatus_to_exitcode(status))
         os.close(ended)
 
 
 def _be(job: dict[str, object], output: int, errors: int) -> None:
-    """Be the program, and end as it does."""
+    """Run the program, and end with its exit status."""
     import runpy
     import threading
     import traceback

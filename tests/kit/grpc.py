@@ -1,7 +1,7 @@
 """gRPC: calls with the bytes of our codecs, and HTTP/2 as bytes.
 
-``rpc_to(app)`` serves an app and yields an ``Rpc`` to it. ``http2(port)`` is a connection that
-writes what no library lets a client write.
+``rpc_to(app)`` serves an app and yields an ``Rpc`` to it. ``http2(port)`` is a connection that can
+write frames that no library lets a client write.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Metadata = Sequence[tuple[str, str]]
 
 
 class Refused(NamedTuple):
-    """How a call ended that has no answer."""
+    """The status of a call without a response."""
 
     status: str
     words: str
@@ -68,7 +68,7 @@ class Rpc:
     async def ask(
         self, name: str, request: Any = HI, metadata: Metadata | None = None, **options: Any
     ) -> Any:
-        """The answer, out of its wrapper."""
+        """Return the response, without its wrapper."""
         call = self.start(name, request, metadata, **options)
         answer = await asyncio.wait_for(_whole(call), WAIT)
         return self.codec.read_result(BY_NAME[name], answer)
@@ -76,7 +76,7 @@ class Rpc:
     async def refused(
         self, name: str, request: Any = HI, metadata: Metadata | None = None, **options: Any
     ) -> Refused:
-        """How a call ends that has to have no answer, and no event."""
+        """Return the error of a call that must have no response and no event."""
         call = self.start(name, request, metadata, **options)
         try:
             if BY_NAME[name].streaming:
@@ -91,7 +91,7 @@ class Rpc:
     async def stream(
         self, name: str = "SubscribeToTask", request: Any = None, metadata: Metadata | None = None
     ) -> AsyncIterator[Stream]:
-        """The events of a stream, which is given up at the end."""
+        """Open a stream of events, canceled at the end."""
         if request is None:
             request = BY_NAME[name].request(id="t-1") if name == "SubscribeToTask" else HI
         call = self.start(name, request, metadata)
@@ -102,7 +102,7 @@ class Rpc:
 
 
 class Stream:
-    """A stream, event by event."""
+    """A stream, read event by event."""
 
     def __init__(self, rpc: Rpc, call: Any) -> None:
         self._rpc = rpc
@@ -113,7 +113,7 @@ class Stream:
         return self._rpc.codec.read_event(await asyncio.wait_for(anext(self._events), WAIT))
 
     async def rest(self) -> list[Event]:
-        """All that is still to come, and no error after it."""
+        """Return all remaining events; the stream must end without an error."""
         events = []
         while True:
             try:
@@ -137,7 +137,7 @@ async def _whole(call: Any) -> bytes:
 
 @asynccontextmanager
 async def rpc_to(app: App, version: str = "1.0", **options: Any) -> AsyncIterator[Rpc]:
-    """An app on a server of its own, and a channel to it."""
+    """Serve an app on its own server, and open a channel to it."""
     grpc_options = GrpcOptions(port=0, **options)
     async with serving(app, grpc=grpc_options) as url:
         target = app.grpc.beside(url)
@@ -156,7 +156,7 @@ def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
 
 
 def _literal(name: str, value: str) -> bytes:
-    """A header of HPACK that needs no table and no Huffman code."""
+    """Return an HPACK header that needs no table and no Huffman code."""
     parts = [b"\x00"]
     for text in (name, value):
         assert len(text) < 127
@@ -165,7 +165,7 @@ def _literal(name: str, value: str) -> bytes:
 
 
 class Http2:
-    """A connection that answers settings and pings, and grants windows only when told to."""
+    """A connection that acknowledges settings and pings, and grants windows only on request."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -180,7 +180,7 @@ class Http2:
         self.received = 0
 
     async def call(self, path: str, *more: tuple[str, str]) -> int:
-        """Begin a call by its headers; its stream."""
+        """Begin a call by its headers; return its stream."""
         stream, self._next = self._next, self._next + 2
         self._windows[stream] = self._initial
         headers = [
@@ -193,7 +193,7 @@ class Http2:
         return stream
 
     async def data(self, stream: int, data: bytes, *, ends: bool = False) -> None:
-        """Send data as far as the server lets it come, and until the stream is over."""
+        """Send data within the server's window, until all is sent or the stream ends."""
         rest = memoryview(data)
         while rest:
             async with self._news:
@@ -214,12 +214,12 @@ class Http2:
         return self.is_over or stream in self.resets or stream in self.ended
 
     async def over(self, *streams: int) -> None:
-        """Wait until the server has ended all of these."""
+        """Wait until the server has ended all of these streams."""
         async with self._news:
             await self._news.wait_for(lambda: all(map(self.gone, streams)))
 
     async def listen(self) -> None:
-        """Take what the server sends until the connection is closed."""
+        """Read the server's frames until the connection is closed."""
         try:
             while True:
                 head = await self._reader.readexactly(9)
@@ -257,7 +257,7 @@ class Http2:
 
 @asynccontextmanager
 async def http2(port: int, *, window: int = 65535) -> AsyncIterator[Http2]:
-    """A connection over which a server may send so much on each stream."""
+    """Open a connection with a window of this size for each stream."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     settings = struct.pack(">HI", 4, window)
     writer.write(PREFACE + frame(SETTINGS, 0, 0, settings))

@@ -1,4 +1,4 @@
-"""HTTP as bytes: what a client writes and reads, with nothing made right on the way."""
+"""HTTP as bytes: a client's raw requests and responses, without corrections."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ class Response(NamedTuple):
 
     @property
     def error(self) -> dict[str, Any]:
-        """The error of a JSON-RPC response."""
+        """Return the error of a JSON-RPC response."""
         return self.json["error"]
 
     @property
     def reason(self) -> str:
-        """The reason in the error's details."""
+        """Return the reason in the error's details."""
         return self.error["data"][0]["reason"]
 
 
 class Connection:
-    """One connection, on which requests follow each other."""
+    """One connection with successive requests."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -73,7 +73,7 @@ class Connection:
         return int(status.split(" ")[1]), headers
 
     async def chunk(self) -> bytes:
-        """The next piece of a chunked body; empty at its end."""
+        """Return the next piece of a chunked body, empty at its end."""
         size = int(await asyncio.wait_for(self.reader.readline(), WAIT), 16)
         data = await asyncio.wait_for(self.reader.readexactly(size + 2), WAIT)
         return data[:-2]
@@ -96,7 +96,7 @@ class Connection:
         return await self.response(to_head=method == "HEAD")
 
     async def frames(self) -> AsyncIterator[str]:
-        """The frames of a stream whose head was read, comments too, as they come."""
+        """Yield the frames of a stream after its head, also comments."""
         rest = b""
         while piece := await self.chunk():
             *whole, rest = (rest + piece).split(b"\n\n")
@@ -107,7 +107,7 @@ class Connection:
     async def subscribe(
         self, method: str = "SubscribeToTask", headers: Mapping[str, str] | None = None
     ) -> dict[str, str]:
-        """Ask for a stream and return its headers, which have to be those of one."""
+        """Request a stream and return its headers; fail if the response is no stream."""
         await self.request("POST", "/", call(method), {**JSON, **(headers or {})})
         status, received = await self.head()
         assert status == 200
@@ -126,7 +126,7 @@ async def connection(url: str) -> AsyncIterator[Connection]:
 
 
 async def ask(url: str, method: str, path: str, *args: Any, **options: Any) -> Response:
-    """Make one request on a connection of its own."""
+    """Send one request on its own connection."""
     async with connection(url) as http:
         return await http.ask(method, path, *args, **options)
 
@@ -159,11 +159,11 @@ def call(
 
 
 def data_of(frame: str) -> Any:
-    """The JSON in a frame of a stream."""
+    """Return the JSON in a frame of a stream."""
     return json.loads(frame.partition("data: ")[2])
 
 
 def id_of(frame: str) -> str | None:
-    """The id of a frame."""
+    """Return the id of a frame."""
     first = frame.partition("\n")[0]
     return first.removeprefix("id: ") if first.startswith("id: ") else None

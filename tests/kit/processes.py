@@ -1,8 +1,8 @@
-"""The command in a process of its own, ports for servers, and a machine that is too busy.
+"""The command in a separate process, ports for servers, and a machine that is too busy.
 
-- ``Running(arguments, folder)``: ``parley ...`` as a person starts it, with its output as it
-  comes, Ctrl-C, and its exit status.
-- ``free_port()``: a port for a server that goes away and comes back at the same address.
+- ``Running(arguments, folder)``: ``parley ...`` as a person starts it, with its output, Ctrl-C,
+  and its exit status.
+- ``free_port()``: a port for a server that stops and returns at the same address.
 - ``python -m tests.kit.processes make test`` runs a command while its processes stop at random.
 
 ``forking`` starts programs faster, where their imports are not under test.
@@ -30,12 +30,12 @@ BOUND = 15.0
 
 
 def _found(words: list[str], environment: dict[str, str]) -> list[str]:
-    """Return a command with the place of its program, as a shell with these variables finds it."""
+    """Return a command with the path of its program, as a shell with these variables finds it."""
     return [shutil.which(words[0], path=environment.get("PATH")) or words[0], *words[1:]]
 
 
 class Running:
-    """A command that is running. Its output is read as it comes, and kept."""
+    """A running command. Its output is read as it arrives, and kept."""
 
     def __init__(
         self,
@@ -81,16 +81,16 @@ class Running:
 
     @property
     def stdout(self) -> str:
-        """What came out so far."""
+        """The output so far."""
         return self.output["stdout"]
 
     @property
     def stderr(self) -> str:
-        """What was said beside it so far."""
+        """The error output so far."""
         return self.output["stderr"]
 
     def until(self, text: str, *, times: int = 1) -> str:
-        """Wait until ``text`` was said, on whichever stream, and return all of that stream."""
+        """Wait until ``text`` appears on either stream, and return all of that stream."""
         while True:
             for said in self.output.values():
                 if said.count(text) >= times:
@@ -99,7 +99,7 @@ class Running:
             self._news.get(timeout=BOUND)
 
     def end(self, signal: int | None = None) -> int:
-        """Wait for the end, after a signal if one is given, and return the exit status."""
+        """Wait for the end, after an optional signal, and return the exit status."""
         if signal is not None:
             self.process.send_signal(signal)
         status = self.process.wait(BOUND)
@@ -110,16 +110,16 @@ class Running:
         return status
 
 
-# Below those that a system gives to whoever asks for any, or calls somebody: one of these would
-# be taken by chance between now and when the server is there, or while it is away.
+# Below the ephemeral ports of the system: one of those could be taken by chance before the server
+# starts, or while it is away.
 _PORTS = range(10_000, 22_000)
 _chance = random.SystemRandom()
 
 
 def free_port(addresses: Sequence[str] = ("127.0.0.1",), *, besides: int = 0) -> int:
-    """Return a port that nobody listens on, at any of the addresses.
+    """Return a port that is free at all of the addresses.
 
-    Nor does anybody on the one that is ``besides`` above it.
+    The port that is ``besides`` above it is free too.
     """
     for _ in range(1000):
         port = _chance.choice(_PORTS)
@@ -138,7 +138,7 @@ EVERY_SECONDS = 6.0
 
 
 def below(pid: int) -> Iterator[int]:
-    """Yield the processes that a process started, and what these started."""
+    """Yield the child processes of a process, with their children."""
     with suppress(OSError):
         for tasks in Path(f"/proc/{pid}/task").glob("*/children"):
             for child in map(int, tasks.read_text().split()):
@@ -147,21 +147,21 @@ def below(pid: int) -> Iterator[int]:
 
 
 def is_running(pid: int) -> bool:
-    """Return whether a process was not stopped by the test that it belongs to."""
+    """Return whether the test of a process has not stopped it."""
     with suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T"
     return False
 
 
 def signal_all(pids: list[int], number: int) -> None:
-    """Send a signal to processes, of which some may have ended."""
+    """Send a signal to processes; some may have ended."""
     for pid in pids:
         with suppress(OSError):
             os.kill(pid, number)
 
 
 def main() -> int:
-    """Run the command of the arguments. Return its exit code."""
+    """Run the command in the arguments. Return its exit code."""
     with subprocess.Popen(sys.argv[1:]) as command:
         while command.poll() is None:
             block_thread(random.uniform(0.5, 1.5) * EVERY_SECONDS)

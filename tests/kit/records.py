@@ -1,4 +1,4 @@
-"""Events and appends that the tests of this room are made of."""
+"""Events and appends for the tests of this room."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from parley.store.task_store import TaskStore
 
 SCOPE = Scope("agent", "tenant", "owner")
 AT = 1_000_000
-"""Since when a status is, in ms: the moment at which the clock of a test begins."""
+"""The timestamp of statuses in ms: the start of a test's clock."""
 
 _numbers = itertools.count(1)
 
@@ -92,7 +92,7 @@ def turn_started(turn: int, *texts: str, **more: Any) -> TurnStarted:
 
 
 def creation(task_id: str, *more: Any, scope: Scope = SCOPE, **options: Any) -> Append:
-    """An append that creates a task, with further events."""
+    """Return an append that creates a task, with further events."""
     first = options.pop("first", None) or task(
         task_id, at=options.pop("at", AT), context_id=options.get("context_id", "")
     )
@@ -104,13 +104,13 @@ def creation(task_id: str, *more: Any, scope: Scope = SCOPE, **options: Any) -> 
 
 
 def addition(task_id: str, expected: int | None, *events: Any, **options: Any) -> Append:
-    """An append to a task that is there."""
+    """Return an append to an existing task."""
     options.setdefault("turn", 1)
     return Append(task_id=task_id, events=events, expected_seq=expected, **options)
 
 
 async def all_events(store: TaskStore, task_id: str) -> list[LoggedEvent]:
-    """Every public event of a task, read page by page."""
+    """Return every public event of a task, read page by page."""
     found: list[LoggedEvent] = []
     while page := await store.events(task_id, len(found), 100):
         found += page
@@ -122,18 +122,18 @@ def numbers(events: Sequence[LoggedEvent]) -> list[int]:
 
 
 async def left(store: TaskStore, agent: str = SCOPE.agent) -> tuple[list[str], int]:
-    """What is left to do: the tasks that this replica holds, and how many nobody does."""
+    """Return the open work: this replica's tasks, and the number of unclaimed tasks."""
     return list(await store.held_tasks()), (await store.unclaimed()).get(agent, 0)
 
 
 async def private_records(store: TaskStore, task_id: str) -> list[LoggedEvent]:
-    """Every private record of a task."""
+    """Return every private record of a task."""
     kinds = [kind for kind in RecordKind if not kind.is_public]
     return list(await store.private_records(task_id, kinds))
 
 
 def pieces(*events: Any) -> list[ArtifactPiece]:
-    """The stored form of the artifacts that events make."""
+    """Return the stored form of the artifacts in events."""
     folding = Fold()
     for event in events:
         folding.apply(event)

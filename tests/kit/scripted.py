@@ -1,7 +1,7 @@
-"""A server whose agent does what a test tells it, for tests of bindings and of their limits.
+"""A server whose agent follows a test's script, for tests of bindings and their limits.
 
 ``app_of(Scripted(send_message=...))`` is an app whose operations are the functions of a test;
-``Scripted`` remembers what was asked. ``Standstill`` is a stream that ends when its reader leaves.
+``Scripted`` records the calls. ``Standstill`` is a stream that ends when its reader leaves.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ class Asked(NamedTuple):
 
 
 class Scripted:
-    """Answers each operation with the function that a test gives for it, and remembers calls."""
+    """Answers each operation with a function of the test, and records calls."""
 
     def __init__(self, **script: Callable[[Any, CallContext], Any]) -> None:
         self.script: dict[str, Callable[[Any, CallContext], Any]] = {**DEFAULTS, **script}
         self.asked: list[Asked] = []
 
     def forget(self) -> None:
-        """Be as new, for another test."""
+        """Reset for another test."""
         self.script = dict(DEFAULTS)
         self.asked = []
 
     @property
     def context(self) -> CallContext:
-        """The context of the last call."""
+        """Return the context of the last call."""
         return self.asked[-1].context
 
     def __getattr__(self, name: str) -> Any:
@@ -106,7 +106,7 @@ DEFAULTS: dict[str, Callable[[Any, CallContext], Any]] = {
 
 
 class Standstill:
-    """A stream that gives what it is told to, and then stands still until it is closed."""
+    """A stream that yields the given events, then waits until it is closed."""
 
     def __init__(self, *first: StreamItem) -> None:
         self._first = first
@@ -125,7 +125,7 @@ class Standstill:
 
 
 def card_of(name: str = "Scripted", **capabilities: Any) -> Callable[[Interfaces], AgentCard]:
-    """Return what makes the card of an agent: by default one that streams."""
+    """Return a function that creates an agent's card, by default with streaming."""
     given = AgentCapabilities(**{"streaming": True, **capabilities})
 
     def card(interfaces: Interfaces) -> AgentCard:

@@ -1,4 +1,4 @@
-"""A server that does what a test tells it, down to the byte: for tests of clients.
+"""A server that follows a test's script, down to the byte, for tests of clients.
 
 - ``talk(Agent(answer, ...))``: an agent that answers call by call, and a ``RemoteAgent`` of it. An
   answer is a value, or a function such as ``hang_up``, ``never``, ``status(503)``.
@@ -22,7 +22,7 @@ REASONS = {200: "OK", 304: "Not Modified", 401: "Unauthorized", 404: "Not Found"
 
 
 class Exchange:
-    """One request as it came, and the connection to answer it on."""
+    """One raw request, and its connection for the response."""
 
     def __init__(
         self,
@@ -87,13 +87,13 @@ class Exchange:
         await self.raw(b"0\r\n\r\n")
 
     def frame(self, payload: Any, seq: int | None = None) -> bytes:
-        """One event of a stream, as bytes."""
+        """Return one event of a stream, as bytes."""
         answer = json.dumps({"jsonrpc": "2.0", "id": self.call["id"], "result": payload})
         id = b"" if seq is None else b"id: %d\n" % seq
         return b"%bdata: %b\n\n" % (id, answer.encode())
 
     async def stream(self, body: bytes, cut: int | None = None) -> None:
-        """Stream ``body``; with ``cut``, only so many bytes of it before the line goes dead."""
+        """Stream ``body``; with ``cut``, the connection breaks after that many bytes."""
         await self.open_stream()
         await self.chunk(body if cut is None else body[:cut])
         if cut is None:
@@ -108,7 +108,7 @@ class Exchange:
         self._writer.transport.abort()
 
     async def never(self) -> None:
-        """Answer nothing more; ends when the caller gives up."""
+        """Send no response; end when the caller gives up."""
         await asyncio.Event().wait()
 
 
@@ -116,7 +116,7 @@ Handler = Callable[[Exchange], Awaitable[None]]
 
 
 class ScriptedServer:
-    """Where it listens, what it was asked, and how many connections are open."""
+    """A server with its address, its requests, and the number of open connections."""
 
     def __init__(self, handler: Handler) -> None:
         self.handler = handler
@@ -129,16 +129,16 @@ class ScriptedServer:
 
     @property
     def calls(self) -> list[str]:
-        """The operations that were asked for, in order."""
+        """Return the requested operations, in order."""
         return [e.call["method"] for e in self.exchanges if e.method == "POST"]
 
     async def until_idle(self) -> None:
-        """Wait until no connection is open any more."""
+        """Wait until all connections are closed."""
         async with asyncio.timeout(5), self._changed:
             await self._changed.wait_for(lambda: not self.connections)
 
     async def until_asked(self, count: int) -> None:
-        """Wait until so many requests have come."""
+        """Wait until this many requests have arrived."""
         async with asyncio.timeout(5), self._changed:
             await self._changed.wait_for(lambda: len(self.exchanges) >= count)
 
@@ -158,7 +158,7 @@ class ScriptedServer:
                 gone = asyncio.ensure_future(line.gone.wait())
                 try:
                     await asyncio.wait([answer, gone], return_when=asyncio.FIRST_COMPLETED)
-                finally:  # stopped or not, the answer ends here, and what it failed with is read
+                finally:  # stopped or not: the answer ends here, and its exception is read
                     gone.cancel()
                     answer.cancel()
                     await asyncio.wait([answer])
@@ -171,7 +171,7 @@ class ScriptedServer:
             writer.close()
             with contextlib.suppress(ConnectionError):
                 await writer.wait_closed()
-            await line.close()  # it has ended: who cancels a read that just failed hides why
+            await line.close()  # it has ended: canceling a failed read would hide the reason
             await self._count(-1)
 
     async def _count(self, change: int) -> None:
@@ -180,19 +180,19 @@ class ScriptedServer:
             self._changed.notify_all()
 
     async def stop(self) -> None:
-        for _ in range(3):  # connections that were just accepted get their task
+        for _ in range(3):  # lets new connections start their tasks
             await asyncio.sleep(0)
         while tasks := list(self._tasks):
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            await asyncio.sleep(0)  # those that had ended take themselves off the list
+            await asyncio.sleep(0)  # lets finished tasks leave the list
         if self._failure is not None:
             raise self._failure
 
 
 class Line:
-    """What comes in on a connection, read ahead, so that a caller that goes away is noticed."""
+    """The input of a connection, read ahead to detect a caller that disconnects."""
 
     def __init__(self, reader: asyncio.StreamReader) -> None:
         self.gone = asyncio.Event()
@@ -227,7 +227,7 @@ class Line:
         return taken
 
     async def exchange(self, writer: asyncio.StreamWriter) -> Exchange | None:
-        """Return the next request, or None when the caller has gone."""
+        """Return the next request, or None when the caller has disconnected."""
 
         def head_size() -> int:
             found = self._held.find(b"\r\n\r\n")
@@ -248,7 +248,7 @@ class Line:
 
 @asynccontextmanager
 async def scripted(handler: Handler, port: int = 0, tls: ssl.SSLContext | None = None) -> Any:
-    """Serve ``handler``, on a free port; a failure of the handler fails the test."""
+    """Serve ``handler`` on a free port; an exception in the handler fails the test."""
     server = ScriptedServer(handler)
     listener = await asyncio.start_server(server.accept, "127.0.0.1", port, ssl=tls)
     server.url = f"http{'s' if tls else ''}://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
@@ -261,7 +261,7 @@ async def scripted(handler: Handler, port: int = 0, tls: ssl.SSLContext | None =
 
 
 def card(url: str, *extensions: str, streaming: bool = True, **more: Any) -> dict[str, Any]:
-    """A small, right agent card."""
+    """Return a small, valid agent card."""
     interface: Mapping[str, str] = {
         "url": f"{url}/rpc",
         "protocolBinding": "JSONRPC",
@@ -292,7 +292,7 @@ def task(state: str = "COMPLETED", id: str = "t-1", **more: Any) -> dict[str, An
 
 
 class Agent:
-    """Answers the n-th call with the n-th of ``answers``, and the last one from then on."""
+    """Answers the n-th call with the n-th of ``answers``, and every later call with the last."""
 
     def __init__(self, *answers: Any, **card_members: Any) -> None:
         self.answers = list(answers)
@@ -339,9 +339,9 @@ async def never(exchange: Exchange) -> None:
 
 @asynccontextmanager
 async def talk(agent: Agent, **options: Any) -> AsyncIterator[tuple[RemoteAgent, ScriptedServer]]:
-    """A scripted agent and a connection to it."""
+    """Yield a scripted agent and a connection to it."""
     async with scripted(agent) as server:
-        # With a short time for calls, the card is given, or fetching it might take too long.
+        # With a short timeout, pass the card itself: fetching it might take too long.
         reference = card(server.url) if "timeout" in options else server.url
         async with connect(reference, **{"retries": AT_ONCE, **options}) as remote:
             yield remote, server

@@ -1,4 +1,4 @@
-"""Agents and apps at real addresses of this machine, and clients that are connected to them.
+"""Agents and apps at real addresses of this machine, and clients connected to them.
 
 - ``served(agent)``: a server with the agent, and the ``RemoteAgent`` that calls it. ``way`` names
   the binding and the version, as in ``for way in WAYS``; ``client`` has options of
@@ -57,12 +57,12 @@ async def under_uvicorn(
 ) -> AsyncIterator[str]:
     """Serve an ASGI app under uvicorn, and yield its address.
 
-    ``port`` is a free one unless it is given; ``sock`` is a socket that is bound already.
+    ``port`` is free unless given; ``sock`` is a bound socket.
     """
     [sock] = [sock] if sock is not None else listen("127.0.0.1", port)
     defaults = {"log_config": None, "timeout_graceful_shutdown": 5}
     server = uvicorn.Server(uvicorn.Config(app, **{**defaults, **config}))
-    # Not serve(): signals are for the tests.
+    # Not serve(): it handles signals, which are for the tests.
     running = asyncio.create_task(server._serve([sock]))
     try:
         await until(lambda: server.started or running.done(), START_SECONDS)
@@ -73,7 +73,7 @@ async def under_uvicorn(
 
 
 async def grpc_of(url: str) -> list[str]:
-    """Return where an agent's gRPC is, to be trusted with credentials."""
+    """Return the addresses of an agent's gRPC, which a client trusts with credentials."""
     async with parley.connect(url) as agent:
         offered = agent.card.supported_interfaces
     return [one.url for one in offered if one.protocol_binding == "GRPC"]

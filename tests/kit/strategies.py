@@ -1,7 +1,7 @@
 """Hypothesis strategies for every message of the data model: ``value_of(Task)`` and so on.
 
-They are made from the structs themselves, with bounded sizes; what a type demands beyond its
-fields (exactly one member, a role that is set) is added at the end.
+They are derived from the structs, with bounded sizes; further rules of a type (exactly one member,
+a role that is set) are added at the end.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SURROGATES = ("Cs",)
 texts = st.text(st.characters(exclude_categories=_SURROGATES), max_size=12)
 names = st.text(st.characters(exclude_categories=_SURROGATES), min_size=1, max_size=12)
 timestamps = st.integers(-62135596800000, 253402300799999).map(Timestamp.from_milliseconds)
-"""From 0001-01-01 to 9999-12-31, as protobuf has it."""
+"""From 0001-01-01 to 9999-12-31, as in protobuf."""
 
 scalars = (
     st.none()
@@ -44,7 +44,7 @@ json_values = st.recursive(
     max_leaves=8,
 )
 json_objects = st.dictionaries(texts, json_values, max_size=3)
-"""Any JSON; numbers as far as every reader of JSON agrees on them."""
+"""Any JSON, with the numbers on which all JSON readers agree."""
 
 ONE_OF = {
     parts.Part: ("text", "raw", "url", "data"),
@@ -57,7 +57,7 @@ ONE_OF = {
 
 @cache
 def value_of(kind: type[A2AStruct]) -> st.SearchStrategy[Any]:
-    """Return values of one message type."""
+    """Return a strategy for values of one message type."""
     info = inspect.type_info(kind)
     assert isinstance(info, inspect.StructType)
     required = {f.name: _of(f.type) for f in info.fields if f.required}
@@ -109,12 +109,12 @@ def _of(info: inspect.Type) -> st.SearchStrategy[Any]:
 
 
 def any_message() -> st.SearchStrategy[Any]:
-    """Return values of every message type."""
+    """Return a strategy for values of every message type."""
     return st.sampled_from(sorted(MESSAGES)).flatmap(lambda name: value_of(MESSAGES[name]))
 
 
 def abort(members: dict[str, Any], draw: Any) -> None:
-    """Replace one value of a JSON object, however deep, by another."""
+    """Replace one value of a JSON object, at any depth, by another."""
     places: list[tuple[Any, Any]] = []
     pending: list[Any] = [members]
     while pending:

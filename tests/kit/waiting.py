@@ -1,6 +1,6 @@
 """Time in tests: waiting for a condition, letting time pass, a clock. No other test code sleeps.
 
-``tests/house/test_sleeps.py`` holds that; agents under test may sleep, as they play work.
+``tests/house/test_sleeps.py`` checks that; agents under test may sleep to simulate work.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 INTERVAL = 0.005
-"""Seconds between two looks at a condition."""
+"""Seconds between two checks of a condition."""
 
 SECONDS = 60.0
-"""For how many seconds a condition is waited for; a test has tighter bounds of its own."""
+"""The default timeout of a condition, in seconds; tests have tighter timeouts."""
 
 
 async def until(
@@ -47,14 +47,14 @@ def wait_until(
 
 
 def let_time_pass(seconds: float) -> Awaitable[None]:
-    """Wait although nothing is waited for: where time is what is tested, where something must not
-    happen meanwhile, where a fault strikes at a random moment, or between two looks of a loop.
+    """Wait without a condition: where time is under test, where an event must not happen meanwhile,
+    where a fault strikes at a random moment, or between two checks of a loop.
     """
     return asyncio.sleep(seconds)
 
 
 def block_thread(seconds: float) -> None:
-    """Block the thread, as ``let_time_pass`` does for a coroutine."""
+    """Block the thread, as ``let_time_pass`` blocks a coroutine."""
     time.sleep(seconds)
 
 

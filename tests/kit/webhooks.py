@@ -1,4 +1,4 @@
-"""Webhooks that tests are told things at: real HTTP servers on this machine."""
+"""Webhook receivers for tests: real HTTP servers on this machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from aiohttp import web
 
 
 class Told(NamedTuple):
-    """One notification that came in."""
+    """One received notification."""
 
     path: str
     headers: dict[str, str]
@@ -24,14 +24,14 @@ class Told(NamedTuple):
 
     @property
     def number(self) -> int:
-        """The number of the event, from the notification's id."""
+        """Return the number of the event, from the notification's id."""
         return int(self.headers["a2a-notification-id"].rsplit("/", 1)[1])
 
 
 class Webhook:
     """A receiver of notifications.
 
-    ``answer`` says the status of the answer to each, or is a coroutine function that does.
+    ``answer`` is the status of each response, or a coroutine function that returns it.
     """
 
     def __init__(self) -> None:
@@ -53,14 +53,14 @@ class Webhook:
         return web.Response(status=answer)
 
     async def until(self, enough: Callable[[list[Told]], bool], seconds: float = 10) -> None:
-        """Wait until what came in is enough."""
+        """Wait until the received notifications are enough."""
         async with asyncio.timeout(seconds):
             while not enough(self.told):
                 self._news.clear()
                 await self._news.wait()
 
     async def until_over(self, seconds: float = 10) -> None:
-        """Wait until a task was told to have ended."""
+        """Wait for the notification of a task's end."""
         seen = 0
 
         def has_ended(told: list[Told]) -> bool:
@@ -72,7 +72,7 @@ class Webhook:
 
 
 def is_over(told: Told) -> bool:
-    """Whether a notification tells of a task's end."""
+    """Return whether a notification reports a task's end."""
     ends = ("COMPLETED", "FAILED", "CANCELED", "completed", "failed", "canceled")
     said = told.json
     status = (said.get("statusUpdate") or said.get("task") or said).get("status") or {}
@@ -81,7 +81,7 @@ def is_over(told: Told) -> bool:
 
 @asynccontextmanager
 async def webhook(port: int = 0) -> AsyncIterator[Webhook]:
-    """A webhook for as long as the context lasts."""
+    """Run a webhook within the context."""
     hook = Webhook()
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", hook.take)

@@ -1,4 +1,4 @@
-"""WebSockets as bytes: what a client sends and gets, with nothing made right on the way."""
+"""WebSockets as bytes: a client's raw frames, without corrections."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class RawFrame(NamedTuple):
 def frame(
     kind: int, data: bytes = b"", *, fin: bool = True, mask: bool = True, rsv: int = 0
 ) -> bytes:
-    """A frame of a client."""
+    """Return a frame of a client."""
     first, bit = (0x80 if fin else 0) | rsv | kind, 0x80 if mask else 0
     if len(data) < 126:
         head = struct.pack("!BB", first, bit | len(data))
@@ -64,7 +64,7 @@ def closing(code: int, reason: bytes = b"") -> bytes:
 def head_of(
     path: str = "/echo", *, method: str = "GET", version: str = "1.1", **changes: str | None
 ) -> bytes:
-    """The head of a handshake; names of headers have _ for -, ``None`` leaves one out."""
+    """Return the head of a handshake; header names have _ for -, ``None`` omits one."""
     given: dict[str, Any] = {"Host": "localhost", **ASKS}
     for name, value in changes.items():
         given[name.replace("_", "-")] = value
@@ -81,7 +81,7 @@ class RawSocket:
         await self.http.write(b"".join(frames))
 
     async def read(self) -> RawFrame:
-        """The next frame of the server, which is whole and not masked."""
+        """Read the server's next frame, which must be whole and unmasked."""
         async with asyncio.timeout(WAIT):
             reader = self.http.reader
             first, length = await reader.readexactly(2)
@@ -98,7 +98,7 @@ class RawSocket:
         assert await self.read() == (TEXT, text.encode())
 
     async def at_end(self) -> None:
-        """Wait until the server has ended the connection."""
+        """Wait until the server has closed the connection."""
         async with asyncio.timeout(WAIT):
             assert await self.http.reader.read() == b""
 
@@ -115,7 +115,7 @@ async def raw_socket(
 
 
 async def refused(url: str, path: str = "/echo", **changes: str | None) -> Response:
-    """The answer to a handshake that opens no socket."""
+    """Return the response to a handshake that opens no socket."""
     async with connection(url) as http:
         await http.write(head_of(path, **changes))
         answer = await http.response()
@@ -124,7 +124,7 @@ async def refused(url: str, path: str = "/echo", **changes: str | None) -> Respo
 
 
 async def echo(scope: Scope, receive: Receive, send: Send) -> None:
-    """Sends every message back; over HTTP it says that it takes sockets."""
+    """A handler that echoes every message; over HTTP it says that it accepts sockets."""
     if scope["type"] == "http":
         await send({"type": "http.response.start", "status": 426, "headers": []})
         await send({"type": "http.response.body", "body": b""})
@@ -136,7 +136,7 @@ async def echo(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 class Held:
-    """A handler that notes its sockets, and answers when the test says so."""
+    """A handler that keeps its sockets, and responds when the test says so."""
 
     def __init__(self) -> None:
         self.sockets: list[ServerSocket] = []

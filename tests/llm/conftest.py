@@ -1,4 +1,4 @@
-"""Endpoints of models, one of each kind for all tests of a file."""
+"""Model endpoints, one of each kind for all tests of a file."""
 
 from __future__ import annotations
 

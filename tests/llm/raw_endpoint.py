@@ -1,4 +1,4 @@
-"""An endpoint that sends exactly what a test says: events, refusals, streams that break off."""
+"""An endpoint that sends the bytes of a test: events, errors, broken streams."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Answer = Callable[[dict[str, Any]], Response]
 
 
 class RawEndpoint:
-    """Answers each request with the next of ``answers``, and any further with the last.
+    """Answers each request with the next of ``answers``, and later requests with the last.
 
-    ``bodies`` and ``headers`` have what it was sent.
+    ``bodies`` and ``headers`` hold the received requests.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class RawEndpoint:
         return f"{self._server.url}/v1"
 
     def will(self, *answers: Answer) -> None:
-        """Begin anew, with these answers."""
+        """Start again, with these answers."""
         self.answers, self.bodies, self.headers = list(answers), [], []
 
     def __enter__(self) -> Self:
@@ -59,8 +59,9 @@ class RawEndpoint:
 
 
 def events(*deltas: Mapping[str, Any], usage: bool = True, done: bool = True) -> Answer:
-    """A stream of these deltas; ``{"finish": reason}`` ends the choice, ``{"raw": ...}`` is sent
-    as it is.
+    """Return a stream of these deltas.
+
+    ``{"finish": reason}`` ends the choice, ``{"raw": ...}`` is sent unchanged.
     """
 
     def answer(body: dict[str, Any]) -> Response:
@@ -90,7 +91,7 @@ def _event(value: Any) -> str:
 
 
 def refusal(status: int, message: str = "no", headers: Mapping[str, str] | None = None) -> Answer:
-    """An error, as endpoints say it."""
+    """Return an error in the form of model endpoints."""
 
     def answer(body: dict[str, Any]) -> Response:
         return JSONResponse({"error": {"message": message}}, status, dict(headers or {}))
@@ -99,7 +100,7 @@ def refusal(status: int, message: str = "no", headers: Mapping[str, str] | None 
 
 
 def refusing(member: str, otherwise: Answer) -> Answer:
-    """An endpoint that does not know a member of requests."""
+    """Return the error of an endpoint that does not know a member of requests."""
 
     def answer(body: dict[str, Any]) -> Response:
         if member in body:
@@ -110,5 +111,5 @@ def refusing(member: str, otherwise: Answer) -> Answer:
 
 
 def whole(value: Any) -> Answer:
-    """An answer that is no stream."""
+    """Return an answer without streaming."""
     return lambda body: JSONResponse(value)

@@ -1,4 +1,4 @@
-"""An agent of a model, in a process to be killed: port, store, endpoint, file to write."""
+"""An agent with a model, in a process that tests kill: port, store, endpoint, file to write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run whose process is killed goes on after the last completed reply, and does nothing twice."""
+"""After a kill, a run resumes after the last completed reply, and repeats no step."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def test_a_killed_run_goes_on_after_the_last_completed_reply(endpoint, tmp
             calls = [("book", {"room": "one"}), ("book", {"room": "two"})]
             return ScriptedReply(text="I book.", tool_calls=calls, usage=usage)
         asked.append("second")
-        if asked.count("second") == 1:  # and while the model thinks about this one
+        if asked.count("second") == 1:  # and during this model request
             return ScriptedReply(text="Never said.", hold=wait)
         return ScriptedReply(text="Both are booked.", usage=usage)
 

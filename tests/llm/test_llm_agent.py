@@ -1,4 +1,4 @@
-"""An agent that a model answers: tools, memory, thinking, budgets, answers of a type."""
+"""An agent with a model: tools, memory, thinking, budgets, typed answers."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ async def test_contexts_remember_whole_exchanges_within_bounds(endpoint) -> None
         assert other.context_id != first.context_id
     last, fresh = served.requests[-3], served.requests[-1]
     users = [m["content"] for m in last.messages if m["role"] == "user"]
-    assert users == ["two", "three", "four"]  # the oldest is gone, as a whole
+    assert users == ["two", "three", "four"]  # the oldest exchange is dropped as a whole
     roles = [message["role"] for message in last.messages]
     assert roles == [*["user", "assistant", "tool", "assistant"] * 2, "user", "assistant", "tool"]
     assert "more characters are left out" in last.messages[2]["content"]
@@ -191,7 +191,7 @@ async def test_the_model_asks_its_caller_and_what_runs_beside_is_done_once(endpo
         task = await remote.send("The blue one", task=task)
     assert task.text == "The blue one / counted"
     assert counted == ["once"]
-    assert len(served.requests) == 2  # the first reply was not asked for again
+    assert len(served.requests) == 2  # the first reply was not requested again
 
 
 @dataclass
@@ -340,7 +340,7 @@ async def test_a_reply_counts_once_if_the_process_dies_before_the_count_is_logge
         await spending.count(3, msgspec.structs.replace(reply, id="b"))
         context = await turn.recall("llm:tokens")
         used.append((context[1], (await spending._of_caller()).used))
-        assert spending._read(msgspec.json.encode(Tally(1, 50))).used == 0  # of another day
+        assert spending._read(msgspec.json.encode(Tally(1, 50))).used == 0  # a count of another day
         return "done"
 
     async with parley.connect(agent) as remote:
@@ -356,7 +356,7 @@ def test_a_count_remembers_a_bounded_number_of_tasks(last) -> None:
         tally = tally.counted(f"{number}", "a", 1)
     assert len(tally.last) == min(last, 64)
     assert tally.counted("0", "a", 1).used == (last if last == 64 else last + 1)
-    assert msgspec.json.decode(b"[20, 7]", type=Tally).used == 7  # as older versions stored it
+    assert msgspec.json.decode(b"[20, 7]", type=Tally).used == 7  # the format of older versions
 
 
 async def test_what_the_caller_lets_it_spend_holds_too(endpoint) -> None:
@@ -532,7 +532,7 @@ async def test_tools_of_ones_own_are_remembered_and_opened_for_each_turn(endpoin
 
 
 class Stock:
-    """A tool of some name that says whose it is."""
+    """A tool with this name that returns its owner."""
 
     description = "Looks something up."
     parameters: ClassVar = {"type": "object", "properties": {}}
@@ -545,7 +545,7 @@ class Stock:
 
 
 class Shelf:
-    """A source that may be away."""
+    """A source that may be unavailable."""
 
     is_away = False
 
@@ -630,7 +630,7 @@ async def test_each_call_of_a_reply_gets_one_result_under_its_own_id(raw, monkey
             seen = [run_progress(e) async for e in stream if isinstance(e, TaskStatusUpdateEvent)]
         task = await remote.get(stream.task_id)
         await remote.send("Again", context_id=task.context_id)
-    assert task.text == "Hm."  # an empty answer leaves the text before the calls
+    assert task.text == "Hm."  # an empty reply leaves the text before the calls
     assert [tool["type"] for tool in raw.bodies[0]["tools"]] == ["function"] * 2
     _, said, *results = raw.bodies[1]["messages"]
     sent = [(call["id"], call["type"], call["function"]["name"]) for call in said["tool_calls"]]
@@ -640,7 +640,7 @@ async def test_each_call_of_a_reply_gets_one_result_under_its_own_id(raw, monkey
     assert [each["tool_call_id"] for each in results] == ids
     texts = ["nothing", "Error: the arg", "Error: there", *["Error: question"] * 2, "Error: only 5"]
     assert all(each["content"].startswith(texts[n]) for n, each in enumerate(results))
-    # An id of an earlier exchange is not used again.
+    # An id of an earlier exchange is not reused.
     assert raw.bodies[3]["messages"][-1]["tool_call_id"] == "c_7"
     shown = [each for each in seen if each and each["kind"] == "toolResult"]
     assert {each["id"] for each in shown if "isError" in each} == {*ids[1:5]}

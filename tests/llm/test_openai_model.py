@@ -1,4 +1,4 @@
-"""Endpoints are asked as their own clients ask them, and their manners are borne with."""
+"""Requests match each endpoint's own clients, and endpoints' deviations are tolerated."""
 
 from __future__ import annotations
 

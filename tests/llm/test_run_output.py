@@ -1,4 +1,4 @@
-"""What a run of a model shows in a turn."""
+"""The output of a model's run in a turn."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ agent = Agent("Runner")
 
 
 class Marked(str):
-    """Text as frameworks have it, such as the text of LangChain's messages."""
+    """Text in a framework's form, such as the text of LangChain's messages."""
 
 
 @agent.skill(replies="task")

@@ -1,4 +1,4 @@
-"""Thinking in the text of a reply is found, wherever a stream splits it."""
+"""Thinking in a reply's text is detected, wherever the stream splits it."""
 
 from __future__ import annotations
 

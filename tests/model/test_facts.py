@@ -1,4 +1,4 @@
-"""The data model is that of the specification: messages, fields, names, enums, errors."""
+"""The data model equals the specification: messages, fields, names, enums, errors."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def _without_null(info: inspect.Type) -> tuple[inspect.Type, bool]:
 
 
 def _spelled(info: inspect.Type) -> str:
-    """Return the proto's word for a type."""
+    """Return the proto's name of a type."""
     match info:
         case inspect.StructType(cls=cls) | inspect.EnumType(cls=cls):
             return PACKAGE + cls.__name__

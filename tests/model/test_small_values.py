@@ -1,4 +1,4 @@
-"""Callers, moments, ids, delays between tries, articles, and work that repeats."""
+"""Callers, timestamps, ids, retry delays, articles, and repeated work."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_name_has_no_control_characters() -> None:
     assert not may_be_name("x" * 513)
 
 
-# -- moments are in UTC and whole milliseconds, whatever they came as ------------------------------
+# -- timestamps are in UTC and whole milliseconds, whatever the input ------------------------------
 
 
 @pytest.mark.parametrize(
@@ -151,11 +151,11 @@ def test_a_timestamp_moved_to_another_zone_is_still_written_in_utc():
     assert str(moved) == "2026-01-31T12:00:00.000Z"
 
 
-# -- identifiers: unique, in order, and of the form that they claim --------------------------------
+# -- identifiers: unique, ordered, and of the claimed form -----------------------------------------
 
 
 def test_ids_are_uuids_of_version_7_in_order() -> None:
-    made = [new_id() for _ in range(20_000)]  # several times what a millisecond has numbers for
+    made = [new_id() for _ in range(20_000)]  # several times the number of ids per millisecond
     assert made == sorted(made)
     assert len(set(made)) == len(made)
     assert all(len(one) == 32 for one in made)
@@ -166,7 +166,7 @@ def test_ids_are_uuids_of_version_7_in_order() -> None:
 def test_the_moment_in_an_id_is_the_one_that_was_given() -> None:
     moments = [5_000, 5_000, 4_000, 10_000, 10_000 + MAX_CLOCK_STEP, 9_000]
     made = [new_id(at) for at in moments]
-    # A clock that is set back a little is waited for, by far it is not.
+    # After a small step back of the clock, ids wait for it; after a large one they do not.
     assert [milliseconds_of(one) for one in made] == [
         5_000,
         5_000,
@@ -193,7 +193,7 @@ def test_threads_do_not_make_the_same_id() -> None:
     assert len({one for mine in made for one in mine}) == 20_000
 
 
-# -- delays between tries --------------------------------------------------------------------------
+# -- retry delays ----------------------------------------------------------------------------------
 
 
 def test_delays_grow_from_the_first_to_the_longest() -> None:
@@ -210,7 +210,7 @@ def test_a_row_of_failures_may_be_very_long() -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked there")
 def test_forked_processes_draw_other_numbers() -> None:
-    """Else workers of one process would all come back at the same time."""
+    """Otherwise all workers of one process would retry at the same time."""
     program = (
         "import os\n"
         "from parley.model.backoff import uniform\n"
@@ -219,7 +219,7 @@ def test_forked_processes_draw_other_numbers() -> None:
         "        os.write(1, f'{uniform(0, 1)}\\n'.encode())\n"
         "        os._exit(0)\n"
         "    os.waitpid(child, 0)\n"
-    )  # a process without threads, as that of this test has some
+    )  # a process without threads, unlike this test's process
     drawn = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout
     assert len({*drawn.split()}) == 3
 
@@ -326,7 +326,7 @@ async def test_a_coroutine_that_its_caller_did_not_live_to_await_is_run_to_its_e
     ended = asyncio.Event()
 
     async def outcome() -> None:
-        ended.set()  # it would release what the work holds
+        ended.set()  # it would release the resources of the work
 
     waiting = asyncio.create_task(outcome_of(begun.append))
     await until(lambda: bool(begun))

@@ -1,4 +1,4 @@
-"""What values of the model are like to hold: equal, hashable, immutable, forgiving of lists."""
+"""Values of the model are comparable, hashable and immutable, and accept lists."""
 
 from __future__ import annotations
 

@@ -34,18 +34,18 @@ KEPT = Path(os.environ.get("PARLEY_MUTANTS", ROOT / ".mutants"))
 SOURCE = ROOT / "src" / "parley"
 
 MAX_OTHERS = 200
-"""The test functions of other rooms that are kept for one mutant."""
+"""The number of test functions of other rooms that are kept for one mutant."""
 
 Result = dict[str, Any]
 
 
 def rooms() -> list[str]:
-    """Return the rooms: the folders of the package, and ``.`` for the modules beside them."""
+    """Return the rooms: the folders of the package, and ``.`` for its own modules."""
     return [".", *sorted(path.parent.name for path in SOURCE.glob("*/__init__.py"))]
 
 
 def drawn(room: str, most: int, seed: int) -> dict[str, Result]:
-    """Draw mutants of a room, evenly from all of its lines that can change."""
+    """Draw mutants of a room, evenly from all mutable lines."""
     folder = SOURCE / room
     files = folder.glob("*.py") if room == "." else folder.rglob("*.py")
     found = {
@@ -58,7 +58,7 @@ def drawn(room: str, most: int, seed: int) -> dict[str, Result]:
 
 
 def record(options: argparse.Namespace) -> int:
-    """Run the tests with a probe at each drawn mutant, and keep which tests reach it."""
+    """Run the tests with a probe at each drawn mutant, and record which tests reach it."""
     names = [
         name
         for room in options.rooms or rooms()
@@ -99,12 +99,12 @@ def record(options: argparse.Namespace) -> int:
 
 
 def _drawing(options: argparse.Namespace) -> list[int]:
-    """Return what decides which mutants are drawn from a source."""
+    """Return the options that decide which mutants are drawn."""
     return [options.mutants, options.seed]
 
 
 def _kept(name: str, functions: dict[str, list[str]]) -> Iterator[str]:
-    """Yield the cases to keep for a mutant: of its room's tests, and of some others."""
+    """Yield the cases to keep for a mutant: of its room's tests, and some others."""
     own = f"tests/{Path(name).parts[2]}/"
     others = [function for function in functions if not function.startswith(own)]
     left_out = set(random.Random(name).sample(others, max(0, len(others) - MAX_OTHERS)))
@@ -114,7 +114,7 @@ def _kept(name: str, functions: dict[str, list[str]]) -> Iterator[str]:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the mutants of rooms, and print those that survive."""
+    """Run the mutants of rooms, and print the survivors."""
     file = KEPT / "reach.json"
     known = json.loads(file.read_text("utf-8")) if file.exists() else {}
     if known.get("drawn") != _drawing(options):
@@ -170,7 +170,7 @@ def _outcomes(
 
 
 def show(room: str, found: dict[str, Result], options: argparse.Namespace) -> None:
-    """Print the score of a room and its survivors, or what differs from an earlier run."""
+    """Print the score of a room and its survivors, or the difference from an earlier run."""
     tried = {name: result for name, result in found.items() if result.get("ran")}
     killed = {name for name, result in tried.items() if result["killers"]}
     print(
@@ -196,8 +196,8 @@ def _list(what: str, found: dict[str, Result], names: Sequence[str]) -> None:
 def needed(options: argparse.Namespace) -> int:
     """Print for each test function how many mutants it kills, how many alone, and if it is needed.
 
-    Needed are the functions of a smallest set, found greedily, that kills every mutant that was
-    killed. A function that kills nothing may still state a guarantee.
+    Needed are the functions of a smallest set, found greedily, that kills every killed mutant. A
+    function that kills nothing may still state a guarantee.
     """
     own = tuple(f"{folder.rstrip('/')}/" for folder in options.tests) or tuple(
         f"tests/{room}/" for room in options.rooms

@@ -1,8 +1,8 @@
 """Putting a mutant, or probes, into the product: here, and in processes that tests start.
 
-A module that is imported already gets new code for its functions; one that is not is compiled from
-the changed syntax tree when it is imported. Processes that tests start do the latter: the folder
-``startup`` is on their path, and its ``sitecustomize`` calls ``from_environment``.
+In an imported module, functions get new code; another module is compiled from the changed syntax
+tree at its import. Processes that tests start do the latter: the folder ``startup`` is on their
+path, and its ``sitecustomize`` calls ``from_environment``.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ModuleChanger(MetaPathFinder):
         self.changes = changes
 
     def install(self) -> None:
-        """Change what is imported from now on, and what is imported already."""
+        """Change the modules that are already imported, and later imports."""
         sys.meta_path.insert(0, self)
         for module in list(sys.modules.values()):
             path = _path_of(getattr(module, "__file__", None))
@@ -50,7 +50,7 @@ class ModuleChanger(MetaPathFinder):
                 swap(module, self.changes[path])
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """Return the usual spec, with a loader that compiles differently."""
+        """Return the usual spec, with a loader that compiles the changed tree."""
         if not name.startswith("parley"):
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
@@ -71,7 +71,7 @@ class _Loader(importlib.machinery.SourceFileLoader):
 
 
 def _path_of(file: str | None) -> str:
-    """Return a file's path from the root, empty if it is outside."""
+    """Return a file's path from the root, empty for a file outside."""
     if not file or not file.startswith(f"{ROOT}{os.sep}"):
         return ""
     return Path(file).relative_to(ROOT).as_posix()
@@ -92,9 +92,9 @@ def swap(module: ModuleType, compiler: Compile) -> None:
 
 
 def _functions(code: CodeType, *, inside: str = "") -> dict[tuple[str, int], CodeType]:
-    """Return the code of a module's functions and methods, not of functions within functions.
+    """Return the code of a module's functions and methods, without nested functions.
 
-    The key is the qualified name and how many of that name came before.
+    The key is the qualified name and the number of earlier functions of that name.
     """
     found: dict[tuple[str, int], CodeType] = {}
     for constant in code.co_consts:
@@ -109,7 +109,7 @@ def _functions(code: CodeType, *, inside: str = "") -> dict[tuple[str, int], Cod
 
 
 def _having(code: CodeType, qualname: str) -> list[FunctionType]:
-    """Return the functions that run this code, which is equal to theirs and not the same object."""
+    """Return the functions whose code equals this code but is another object."""
     return [
         function
         for function in _live().get((code.co_filename, code.co_firstlineno, qualname), ())
@@ -121,7 +121,7 @@ _LIVE: dict[tuple[str, int, str], list[FunctionType]] = {}
 
 
 def _live() -> dict[tuple[str, int, str], list[FunctionType]]:
-    """Return the functions of the product in this process, by their file, line and name."""
+    """Return the product's functions in this process, by file, line and name."""
     if not _LIVE:
         gc.unfreeze()
         for thing in gc.get_objects():
@@ -145,7 +145,7 @@ def load_mutant(name: str) -> None:
 
 
 def load_probes(file: str, reached: Callable[[int], object]) -> None:
-    """Call ``reached`` with the number of each probe that is reached from now on."""
+    """Call ``reached`` with the number of each probe that runs from now on."""
     builtins.__reached__ = reached  # type: ignore[attr-defined]
     probes = json.loads(Path(file).read_text("utf-8"))
 
@@ -162,7 +162,7 @@ def load_probes(file: str, reached: Callable[[int], object]) -> None:
 
 
 def from_environment() -> None:
-    """Do in a process that a test started what its environment says."""
+    """Load, in a process that a test started, the mutant or probes of its environment."""
     if name := os.environ.get(MUTANT):
         load_mutant(name)
     elif folder := os.environ.get(REACHED):

@@ -1,6 +1,6 @@
 """The mutants of a module: each changes one expression or one statement within a function.
 
-Code outside of functions is left alone: it runs at import, before a mutant could be put in.
+Code outside of functions stays unchanged: it runs at import, before a mutant could be loaded.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 class Mutant(NamedTuple):
-    """One change: the line where it is, and what stood there and stands there now."""
+    """One change: its line, the old text and the new text."""
 
     number: int
     line: int
@@ -45,7 +45,7 @@ class Mutant(NamedTuple):
 
 
 class _Site(NamedTuple):
-    """A place for a mutant: its node, the statement that holds it, and the node to put there."""
+    """A place for a mutant: its node, the enclosing statement, and the new node."""
 
     node: ast.AST
     statement: ast.stmt
@@ -76,8 +76,8 @@ def mutated(source: str, number: int) -> ast.Module:
 def probed(source: str, probes: dict[int, int]) -> ast.Module:
     """Return the syntax tree with a probe before the statement of each of these mutants.
 
-    ``probes`` has what a probe reports, by the mutant's number. A probe calls the builtin
-    ``__reached__``.
+    ``probes`` maps a mutant's number to the number that its probe reports. A probe calls the
+    builtin ``__reached__``.
     """
     tree = ast.parse(source)
     sites = list(_sites(tree))
@@ -121,7 +121,7 @@ def _sites(tree: ast.Module) -> Iterator[_Site]:
 
 
 def _outermost(node: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    """Yield the functions and methods that are not within another function."""
+    """Yield the functions and methods that are not nested in a function."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, FUNCTIONS):
             yield child
@@ -130,7 +130,7 @@ def _outermost(node: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def _in_statement(statement: ast.stmt) -> Iterator[_Site]:
-    """Yield the sites of a statement, then those of the statements within it."""
+    """Yield the sites of a statement, then the sites of nested statements."""
     for mutate in _of_statement(statement):
         yield _Site(statement, statement, mutate)
     annotation = getattr(statement, "annotation", None) or getattr(statement, "returns", None)
@@ -143,7 +143,7 @@ def _below(node: ast.AST, statement: ast.stmt) -> Iterator[_Site]:
     if isinstance(node, ast.stmt):
         yield from _in_statement(node)
         return
-    if isinstance(node, ast.match_case):  # its pattern is left alone
+    if isinstance(node, ast.match_case):  # the pattern stays unchanged
         for inner in node.body:
             yield from _in_statement(inner)
         return
@@ -156,7 +156,7 @@ def _below(node: ast.AST, statement: ast.stmt) -> Iterator[_Site]:
 
 
 def _is_text(node: ast.AST) -> bool:
-    """Tell whether a node is text for people: of an error, of a log line."""
+    """Return whether a node is text for people: in an error or a log line."""
     if isinstance(node, ast.JoinedStr):
         return True
     return isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value

@@ -1,7 +1,7 @@
 """A pytest plugin that records which tests reach which mutants, by probes in the product.
 
-``python -m tests.mutants --reach`` runs the tests with it. It writes for the runner how long each
-test took, and for each mutant the cases that reached it.
+``python -m tests.mutants --reach`` runs the tests with it. For the runner, it writes the duration
+of each test, and the cases that reached each mutant.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import pytest
 from tests.mutants import loading
 
 FOLDER = "PARLEY_REACH_FOLDER"
-"""Variable: the folder for what the workers of the run record."""
+"""Variable: the folder for the records of the run's workers."""
 
 CASES = 3
-"""The cases of one parametrised test function that are kept for a mutant."""
+"""The number of cases of one parametrised test function that are kept for a mutant."""
 
 
 class Recorder:
-    """Records in one process of a run."""
+    """The records of one process of a run."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -41,7 +41,7 @@ class Recorder:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        """Note the probes that are reached from a test's setup to its teardown."""
+        """Note the probes that run between a test's setup and its teardown."""
         self.here.clear()
         self._of_children()
         begun = time.perf_counter()
@@ -55,17 +55,17 @@ class Recorder:
         return done
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Leave out tests that fail without a mutant."""
+        """Exclude tests that fail without a mutant."""
         if report.failed or report.skipped:
             self.failed.add(report.nodeid)
 
     def pytest_sessionfinish(self) -> None:
-        """Write what was recorded."""
+        """Write the records."""
         data = {"reached": self.reached, "seconds": self.seconds, "failed": sorted(self.failed)}
         (self.folder / f"{os.getpid()}.json").write_text(json.dumps(data), "utf-8")
 
     def _of_children(self) -> set[int]:
-        """Return what other processes reached since the last look."""
+        """Return the probes that other processes reached since the last call."""
         found: set[int] = set()
         for file in self.elsewhere.iterdir():
             text = file.read_text("ascii")

@@ -23,11 +23,11 @@ import pytest
 from tests.mutants import loading
 
 PATIENCE = 8.0
-"""Seconds that a test may take beyond four times its usual time, before it counts as failed."""
+"""The seconds that a test may take beyond four times its usual time before it counts as failed."""
 
 MAX_CASES = 40
 MAX_SECONDS = 15.0
-"""The cases that are tried against one mutant, and the seconds that they take without it."""
+"""Limits for one mutant: the cases that run, and their seconds without the mutant."""
 
 
 class Target(NamedTuple):
@@ -38,7 +38,7 @@ class Target(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What became of a mutant: the test functions that killed it, and how many cases ran."""
+    """The result for a mutant: the test functions that killed it, and how many cases ran."""
 
     name: str
     killers: tuple[str, ...]
@@ -48,9 +48,9 @@ class Outcome(NamedTuple):
 def chosen(
     reached: Mapping[str, Sequence[str]], seconds: Mapping[str, float], first: Sequence[str]
 ) -> list[str]:
-    """Return the cases to run against a mutant: of a room's own folders first, then the fast ones.
+    """Return the cases to run against a mutant: a room's own folders first, then the fast cases.
 
-    Cases of one module stay together, because they share what the module sets up.
+    Cases of one module stay together, because they share its fixtures.
     """
     own = tuple(f"{folder.rstrip('/')}/" for folder in first)
     modules: defaultdict[str, list[str]] = defaultdict(list)
@@ -80,7 +80,7 @@ def chosen(
 
 
 class Runner:
-    """A pytest plugin that runs tests against mutants where pytest would run them once."""
+    """A pytest plugin that replaces the test run by runs against mutants."""
 
     def __init__(
         self, targets: Iterable[Target], seconds: Mapping[str, float], killers: int, file: Path
@@ -101,12 +101,12 @@ class Runner:
         return True
 
     def report(self, outcome: Outcome) -> None:
-        """Write what became of a mutant, for the process that started this one."""
+        """Write the result for a mutant, for the parent process."""
         with self.file.open("a", encoding="utf-8") as file:
             file.write(json.dumps(outcome) + "\n")
 
     def _tried(self, target: Target, items: Sequence[pytest.Item]) -> Outcome:
-        """Fork, and read from the child which tests begin, and which fail."""
+        """Fork, and read from the child the tests that begin and fail."""
         if not items:
             return Outcome(target.name, (), 0)
         reading, writing = os.pipe()
@@ -129,7 +129,7 @@ class Runner:
             elif what == "end":
                 break
         else:
-            if running and not killers:  # the process died of the mutant
+            if running and not killers:  # the mutant killed the process
                 killers[running.partition("[")[0]] = None
         os.close(reading)
         with contextlib.suppress(ProcessLookupError):
@@ -138,7 +138,7 @@ class Runner:
         return Outcome(target.name, tuple(killers), ran)
 
     def _lines(self, reading: int) -> Iterator[str]:
-        """Yield what a child says, and ``late`` when it says nothing for too long."""
+        """Yield the lines of a child, and ``late`` after a long silence."""
         rest = b""
         patience = 4 * PATIENCE
         while True:
@@ -158,7 +158,7 @@ class Runner:
     def _child(self, target: Target, items: Sequence[pytest.Item], writing: int) -> None:
         """Run the tests with the mutant, until enough of them failed."""
         os.setsid()
-        if sys.platform == "linux":  # it may run in a loop, and must not outlive this process
+        if sys.platform == "linux":  # it may loop forever, and must not outlive this process
             ctypes.CDLL(None).prctl(1, signal.SIGKILL)
         nothing = os.open(os.devnull, os.O_RDWR)
         for number in (0, 1, 2):

@@ -1,4 +1,4 @@
-"""The runner of mutants: what it changes, what tests notice, and what they miss."""
+"""The runner of mutants: its changes, the mutants that tests detect, and the survivors."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_probe_stands_before_the_statement_of_its_mutant() -> None:
 
 
 def test_a_run_kills_mutants_and_names_the_survivors(tmp_path: Path) -> None:
-    """Of one room with the tests of one module, in this process's folder."""
+    """The run has one room with the tests of one module, in this process's folder."""
 
     def run(*arguments: str) -> str:
         done = subprocess.run(

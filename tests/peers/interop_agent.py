@@ -1,6 +1,6 @@
-"""The agent that the peers of the interoperability matrix talk to.
+"""The agent for the peers of the interoperability matrix.
 
-The agents on the peers' servers do the same: what a message asks for is in its first word.
+The agents on the peers' servers do the same: the first word of a message selects the action.
 """
 
 from __future__ import annotations

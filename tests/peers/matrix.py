@@ -1,4 +1,4 @@
-"""The interoperability matrix: every cell of it, and running one."""
+"""The interoperability matrix: its cells, and how to run one."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from .table import TABLE, Side
 CLIENT, SERVER = "client", "server"
 OURS = {"library": by_our_client, "command line": by_our_command_line}
 PATIENCE = 60.0
-"""Seconds after which an exchange that has not come to an end has failed."""
+"""Timeout of an exchange, in seconds."""
 
 START = 180.0
-"""Seconds that a peer's server has to begin: some frameworks are big."""
+"""Timeout for the start of a peer's server, in seconds: some frameworks are big."""
 
 
 class Cell(NamedTuple):
@@ -40,20 +40,20 @@ class Cell(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What came of an exchange. ``failed`` is empty where it came out as it should."""
+    """The result of an exchange. ``failed`` is empty on success."""
 
     offered: bool = True
     failed: str = ""
 
 
 def side_of(peer: str, side: str) -> Side | None:
-    """Return one side of a peer, if it has that."""
+    """Return one side of a peer, if the peer has it."""
     found = TABLE[peer]
     return found.client if side == CLIENT else found.server
 
 
 def cells(peers: list[str] | None = None) -> Iterator[Cell]:
-    """Yield all cells, or those of some peers."""
+    """Yield all cells, or the cells of some peers."""
     for peer in TABLE:
         for side in (CLIENT, SERVER):
             found = side_of(peer, side)
@@ -63,7 +63,7 @@ def cells(peers: list[str] | None = None) -> Iterator[Cell]:
 
 @asynccontextmanager
 async def our_server(settings: Mapping[str, Any]) -> AsyncIterator[str]:
-    """Our server with the agent of the matrix, and gRPC beside it; its address."""
+    """Serve the agent of the matrix on our server, also over gRPC; yield its address."""
     app = parley.asgi(agent, drain=0.5, settings=Settings(**settings))
     async with serving(app, grpc=grpc_options(0)) as url:
         yield url
@@ -71,7 +71,7 @@ async def our_server(settings: Mapping[str, Any]) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def their_server(peer: str) -> AsyncIterator[str]:
-    """A peer's server with its agent; its address. Raises ``NotMade``."""
+    """Run a peer's server with its agent; yield its address. Raises ``NotMade``."""
     side = TABLE[peer].server
     assert side is not None
     words = await asyncio.to_thread(command, TABLE[peer].peer, f"servers/{side.script}")
@@ -96,7 +96,7 @@ async def their_server(peer: str) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def performing(cell: Cell) -> AsyncIterator[dict[str, Perform]]:
-    """Who performs the exchanges of a cell, by name. Raises ``NotMade``."""
+    """Yield the functions that perform the exchanges of a cell, by name. Raises ``NotMade``."""
     side = side_of(cell.peer, cell.side)
     assert side is not None
     if cell.side == SERVER:
@@ -139,13 +139,13 @@ async def _failure(exchange: str, perform: Perform, name: str, whole: bool) -> s
         return str(error)
     except TimeoutError:
         return "it did not come to an end"
-    except Exception as error:  # a fault of ours, or of the test
+    except Exception as error:  # a fault of Parley, or of the test
         return f"{type(error).__name__}: {error}"
     return ""
 
 
 def least(cell: Cell) -> str:
-    """Return the one exchange that stands for a side where there is no time for all."""
+    """Return the one exchange that represents a side when there is no time for all."""
     side = side_of(cell.peer, cell.side)
     assert side is not None
     return next(e for e in ("message", "stream", CARD) if e not in side.lacks)

@@ -1,4 +1,4 @@
-"""The official SDKs' clients, each in its own process, as callers that tests can have."""
+"""The official SDKs' clients, each in its own process, as callers for tests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ENDED = {"end": True, "error": "Ended", "said": "the client's process has ended
 
 
 class Refused(Exception):
-    """The error that the official client raised: the name of its class, and what it says."""
+    """The error that the official client raised: the name of its class, and its text."""
 
     def __init__(self, kind: str, said: str) -> None:
         self.kind = kind
@@ -23,7 +23,7 @@ class Refused(Exception):
 
 
 class Process:
-    """A client in its own process, which does several things at once."""
+    """A client in its own process, with concurrent commands."""
 
     def __init__(self, process: asyncio.subprocess.Process, patience: float = WAIT) -> None:
         self._process = process
@@ -32,7 +32,7 @@ class Process:
         self._lines: dict[int, asyncio.Queue[dict[str, Any]]] = {}
 
     async def listen(self) -> None:
-        """Hand out what the process writes."""
+        """Distribute the output lines of the process to the commands."""
         assert self._process.stdout is not None
         while line := await self._process.stdout.readline():
             answer = json.loads(line)
@@ -41,7 +41,7 @@ class Process:
             lines.put_nowait({"id": number, **_ENDED})
 
     async def items(self, command: dict[str, Any]) -> AsyncGenerator[Any, None]:
-        """Have it do something, and yield what comes of it. Raises ``Refused``."""
+        """Run a command, and yield its results. Raises ``Refused``."""
         assert self._process.stdin is not None
         number = next(self._ids)
         lines = self._lines[number] = asyncio.Queue()
@@ -56,7 +56,7 @@ class Process:
 
 
 class Official:
-    """A client for the agent at an address, by one of its interfaces."""
+    """A client for the agent at an address, over one of its interfaces."""
 
     def __init__(self, peer: str, process: Process, url: str, binding: str, version: str) -> None:
         self.peer = peer
@@ -66,7 +66,7 @@ class Official:
         self._process = process
 
     def items(self, do: str, params: Any = None, headers: Any = None) -> AsyncGenerator[Any, None]:
-        """Have it do something, and yield what comes of it. Raises ``Refused``."""
+        """Run a command, and yield its results. Raises ``Refused``."""
         return self._process.items(
             {
                 "do": do,
@@ -79,12 +79,12 @@ class Official:
         )
 
     async def call(self, do: str, params: Any = None, headers: Any = None) -> Any:
-        """Have it do something that has one result."""
+        """Run a command that has one result."""
         [item] = [item async for item in self.items(do, params, headers)]
         return item
 
     async def send(self, text: str, configuration: Any = None, **message: Any) -> Any:
-        """Send a message; the task or the message that it is answered with."""
+        """Send a message; return the resulting task or message."""
         answer = await self.call("send", request(text, configuration, **message))
         return answer.get("task") or answer["message"]
 
@@ -104,7 +104,7 @@ def request(text: str, configuration: Any = None, **message: Any) -> dict[str, A
 
 @asynccontextmanager
 async def official_process(words: Sequence[str], patience: float = WAIT) -> AsyncIterator[Process]:
-    """A client's process, which ends with the block and is given ``patience`` for every line."""
+    """Run a client's process within the block; ``patience`` is the timeout of every line."""
     process = await asyncio.create_subprocess_exec(
         *words, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=1 << 24
     )

@@ -1,6 +1,6 @@
-"""What ``make interop`` writes into ``docs/reference/interoperability.md``.
+"""The text that ``make interop`` writes into ``docs/reference/interoperability.md``.
 
-``python -m tests.peers.pages`` writes what is known, without a run.
+``python -m tests.peers.pages`` writes the known outcomes, without a run.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def written(page: str, results: Results, entries: list[Deviation]) -> str:
 
 
 def as_known(entries: list[Deviation]) -> Results:
-    """Return the results of a run in which everything comes out as it is known to."""
+    """Return the results of a run in which every outcome is as known."""
     results = {}
     for cell in cells():
         side = side_of(cell.peer, cell.side)
@@ -114,7 +114,7 @@ def as_known(entries: list[Deviation]) -> Results:
 
 
 def missing(results: Results) -> list[Cell]:
-    """Return the cells that the page needs and that were not run."""
+    """Return the cells that the page needs and that did not run."""
     return [cell for cell in cells() if cell not in results]
 
 

@@ -1,4 +1,4 @@
-"""The peers of the interoperability matrix: what each has, what it speaks, how it is had."""
+"""The peers of the interoperability matrix: sides, bindings, versions, and how to install them."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class Side:
     """The client or the server of a peer.
 
     ``script`` is below ``clients`` or ``servers``. ``speaks`` has the bindings with their versions,
-    the one that it takes by itself first. ``lacks`` are exchanges that it does not offer, with the
-    reason; ``whole`` is why it streams an answer in one chunk. ``operations`` is for clients that
-    are driven by the protocol's operations, in its JSON of that version, and not by exchanges.
-    ``settings`` are those of our server without which it cannot be called.
+    the default first. ``lacks`` has the missing exchanges, with the reason; ``whole`` is the reason
+    for streaming an answer in one chunk. ``operations`` is for clients that are driven by the
+    protocol's operations, in its JSON of that version, and not by exchanges. ``settings`` are the
+    settings of our server that the client needs.
     """
 
     script: str
@@ -51,7 +51,7 @@ class Side:
 
 @dataclass(frozen=True, kw_only=True)
 class Implementation:
-    """A peer by the name it has on the page, and how somebody else has it."""
+    """A peer with its name on the page, and how to install it."""
 
     title: str
     had: str
@@ -241,4 +241,4 @@ TABLE: dict[str, Implementation] = {
         client=Side(script="JdkHttpClient.java", speaks=_over_http("1.0", "0.3")),
     ),
 }
-"""The peers by the names that ``deviations.toml`` has for them."""
+"""The peers by their names in ``deviations.toml``."""

@@ -1,4 +1,4 @@
-"""A turn calls agents of other implementations, and its process is killed while it waits."""
+"""A turn calls agents of other implementations; its process is killed while it waits."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PEERS = [
 
 
 class Calling:
-    """A planner in a process of its own that calls a peer, and what the peer heard of it."""
+    """A planner in its own process that calls a peer, and the messages that the peer got."""
 
     def __init__(self, served: Served, proxy: FaultProxy) -> None:
         self.served = served
@@ -42,11 +42,11 @@ class Calling:
 
     @property
     def messages(self) -> int:
-        """How many messages reached the peer."""
+        """Return how many messages reached the peer."""
         return sum(len(self.proxy.of(name)) for name in ("SendMessage", "SendStreamingMessage"))
 
     def known(self) -> int:
-        """Return for how many messages the log has the task that the peer began."""
+        """Return how many messages of the peer's task are in the log."""
         where = f"file:{self.served.store}?mode=ro"
         with closing(sqlite3.connect(where, uri=True)) as database:
             rows = database.execute("SELECT payload FROM log WHERE sub > 0").fetchall()

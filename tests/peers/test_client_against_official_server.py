@@ -53,7 +53,7 @@ SERVERS = [
 
 
 class Other(NamedTuple):
-    """An agent on a peer's server, called by one of its interfaces."""
+    """An agent on a peer's server, called over one of its interfaces."""
 
     peer: str
     binding: str
@@ -78,7 +78,7 @@ def text_of(events: list[Event]) -> str:
 
 
 def kept_of(events: list[Event]) -> list[str]:
-    """Return the pieces of the artifact that somebody has who does what the events say."""
+    """Return the pieces of the artifact after all events are applied."""
     pieces: list[str] = []
     for event in events:
         if isinstance(event, TaskArtifactUpdateEvent):
@@ -114,7 +114,7 @@ async def test_a_message_is_answered_with_a_finished_task(agent: RemoteAgent) ->
 
 
 async def test_all_of_the_history_comes_to_who_asks_for_no_part_of_it(agent: RemoteAgent) -> None:
-    """Over 0.3 too, where some servers take a length that is left out for none."""
+    """Over 0.3 too, where some servers read a missing length as 0."""
     asked = await agent.send("book a flight")
     assert isinstance(asked, Task)
     for task in (asked, await agent.get(asked.id)):
@@ -163,7 +163,7 @@ async def test_failures_are_states_and_bugs_are_errors(agent: RemoteAgent, other
     failed = await agent.send("fail")
     assert (failed.state, failed.text) == (TaskState.FAILED, "it did not work")
     if (other.peer, other.version) != ("python-1.3", "1.0"):
-        return  # these make a failed task of it, or leave it as it is and say nothing
+        return  # the others make a failed task of it, or ignore it
     with pytest.raises((InternalError, PeerError)):
         async for _ in agent.stream("raise"):
             pass
@@ -181,7 +181,7 @@ async def test_tasks_are_listed(agent: RemoteAgent, other: Other) -> None:
     first = await agent.send("report 1 0")
     second = await agent.send("report 2 0", context_id=first.context_id)
     if other.version == "0.3":
-        if other.binding != "HTTP+JSON":  # which has a path for it, that not all servers know
+        if other.binding != "HTTP+JSON":  # HTTP+JSON has a path for it that some servers lack
             with pytest.raises(UnsupportedOperationError, match=r"0\.3"):
                 await agent.list(context_id=first.context_id)
         return
@@ -199,11 +199,11 @@ async def test_a_running_task_is_canceled_once(agent: RemoteAgent, other: Other)
         await anext(stream)
         canceled = await agent.cancel(stream.task_id)
         assert canceled.state is TaskState.CANCELED
-        if other.peer != "python-0.3":  # which leaves the stream open
+        if other.peer != "python-0.3":  # that server leaves the stream open
             assert states_of([event async for event in stream])[-1] == "CANCELED"
     if other.peer in ("js-1.3", "go-2.4"):
         assert (await agent.cancel(stream.task_id)).state is TaskState.CANCELED
-    else:  # some say no more than that it was a bad request
+    else:  # some report only a bad request
         with pytest.raises(
             (TaskNotCancelableError, InvalidParamsError, UnsupportedOperationError)
         ) as refused:
@@ -221,12 +221,12 @@ async def test_a_task_is_subscribed_to_and_goes_on_after_the_stream_is_cut(
     pieces = [part.text or "" for artifact in first[0].artifacts for part in artifact.parts]
     pieces += kept_of(first)
     if other.peer == "python-1.3":
-        # Now and then it shows a chunk in the task and sends it again, under load above all.
+        # Sometimes, above all under load, it shows a chunk in the task and sends it again.
         pieces = [piece for piece, _ in groupby(pieces)]
     seen = "".join(pieces)
     if not _doubles(other):
         assert seen == "".join(f"chunk {n}. " for n in range(10))
-    # Servers of 0.3 say nothing, or show the task, and so does Go's until it has tidied up.
+    # Servers of 0.3 return nothing or the task; Go's does the same until it has cleaned up.
     if other.version == "1.0" and other.peer != "go-2.4":
         with pytest.raises(UnsupportedOperationError):
             await anext(agent.subscribe(started.id))
@@ -247,7 +247,7 @@ async def test_a_task_that_was_left_running_is_waited_for(agent: RemoteAgent, ot
 
 
 def _doubles(other: Other) -> bool:
-    """Whether a server keeps a chunk twice that somebody has subscribed to."""
+    """Return whether a server stores a chunk twice after a subscription to it."""
     return other.peer == "python-0.3"
 
 
@@ -261,9 +261,9 @@ async def test_a_cut_connection_is_taken_up_again(official_server: str) -> None:
             proxy.fault(faults.cut(after_bytes=cut), on=is_stream)
         async with connect(proxy.url) as agent:
             events = [event async for event in agent.stream("report 20 0.1")]
-    # Whoever subscribes to that server now and then gets the task with a chunk in it, and then the
-    # chunk as an event. There is no telling by its number, as it has none; the next look at the
-    # task puts it right.
+    # A subscription to that server sometimes returns the task with a chunk, and then the same chunk
+    # as an event. Chunks have no number, so the client cannot tell; the next read of the task
+    # corrects it.
     chunks = [chunk for chunk, _ in groupby(kept_of(events))]
     assert chunks == [f"chunk {n}. " for n in range(20)]
     assert states_of(events) == ["SUBMITTED", "WORKING", "COMPLETED"]
@@ -286,7 +286,7 @@ async def test_webhooks_are_kept(agent: RemoteAgent, other: Other) -> None:
     assert (made.task_id, made.id, made.url) == (task.id, "w-1", wanted.url)
     assert (await agent.push.get(task.id, "w-1")).url == wanted.url
     if other.version == "0.3" and other.peer.startswith("python") and other.binding != "JSONRPC":
-        return  # the Python SDK has no more of it there
+        return  # the Python SDK lacks the other operations there
     assert [config.id async for config in agent.push.list(task.id)] == ["w-1"]
     await agent.push.delete(task.id, "w-1")
     assert [config.id async for config in agent.push.list(task.id)] == []

@@ -1,4 +1,4 @@
-"""What a conformance run says of the official SDK's server (docs/guides/conformance-runs.md)."""
+"""A conformance run on the official SDK's server (docs/guides/conformance-runs.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What official clients make of an error over HTTP+JSON of 0.3, which leaves its form open."""
+"""Official clients read errors over HTTP+JSON of 0.3, whose form is not specified."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ CLIENTS = ("python-1.3", "js-1.3", "js-0.3", "go-2.4", "python-0.3")
 async def official(
     request: pytest.FixtureRequest, house: str, official_clients: Processes
 ) -> Official:
-    """A client that speaks 0.3 over HTTP+JSON."""
+    """A client that uses 0.3 over HTTP+JSON."""
     [peer] = request.param
     return Official(peer, await official_clients(peer), house, "HTTP+JSON", "0.3")
 
 
 def asked(official: Official, text: str, configuration: Any = None, **message: Any) -> Any:
-    """The parameters that send a text, as the client's driver takes them."""
+    """Return the parameters that send a text, in the form of the client's driver."""
     asked = request(text, configuration, **message)
     if official.peer in ("js-0.3", "python-0.3"):
         said = asked["message"]
@@ -63,8 +63,8 @@ async def test_what_is_refused_is_a_typed_error(official: Official) -> None:
         with pytest.raises(Refused) as caught:
             await official.call(do, params)
         if official.peer == "python-0.3":
-            # It reads no body of a refusal, and wants the head of a stream before its status.
+            # It reads no error body, and checks the head of a stream before its status.
             words, kind = "HTTP Error 40", "A2AClientHTTPError"
         elif (official.peer, kind) == ("js-0.3", "InvalidParamsError"):
-            kind = "Error"  # it has none for that, and shows code, text and details
+            kind = "Error"  # it has no class for the error, and shows code, text and details
         assert (caught.value.kind, words in str(caught.value)) == (kind, True), (do, caught.value)

@@ -1,7 +1,7 @@
-"""A message that answers a task's question: what comes of it, from every server and in every way.
+"""Messages that answer a task's question: the result from every server and in every way.
 
-The turn that took the message is told once, in order and to its end. What the task said and made
-before is no part of it.
+The caller gets the turn that handled the message once, in order and to its end. The earlier text
+and artifacts of the task are no part of it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PARLEY = [
 
 
 class Turn(NamedTuple):
-    """What comes of an answer: the artifacts' text, what is said in between, the last state."""
+    """The result of an answer: the artifacts' text, the messages in between, the last state."""
 
     text: str
     said: tuple[str, ...]
@@ -54,10 +54,10 @@ ANSWERS = {
 
 
 def answers_of(peer: str) -> dict[str, Turn]:
-    """Return what an agent on a peer's server can be answered with."""
-    if peer == "parley":  # where agents publish no tasks, and write into no artifact of before
+    """Return the kinds of answers that an agent on a peer's server supports."""
+    if peer == "parley":  # agents publish no tasks, and extend no earlier artifact
         return {how: turn for how, turn in ANSWERS.items() if how.split()[0] not in _NOT_OURS}
-    if peer in ("python-0.3", "go-2.4"):  # where a task that is published as it asks ends the turn
+    if peer in ("python-0.3", "go-2.4"):  # a published task that asks ends the turn
         return {how: turn for how, turn in ANSWERS.items() if how != "whole INPUT_REQUIRED"}
     return ANSWERS
 
@@ -111,7 +111,7 @@ async def test_an_answer_is_sent_and_its_turn_waited_for(
                 async with asyncio.timeout(60):
                     answer = await agent.send(f"answer {how}", **which)
                 assert (answer.id, answer.state.name) == (asked.id, turn.state)
-                if other.peer != "parley" or how != "said":  # a task of ours ends without a word
+                if other.peer != "parley" or how != "said":  # our tasks end without a message
                     assert new_output(asked, answer).text == (turn.text or "".join(turn.said[-1:]))
 
 
@@ -198,8 +198,8 @@ async def test_a_turns_stream_that_is_cut_loses_and_repeats_nothing(
     assert any(each.faults for each in proxy.requests)
     turn = Turn("".join(f"chunk {n}. " for n in range(20)), (), "COMPLETED")
     if peer.startswith("python"):
-        # Whoever subscribes there now and then gets the task with a chunk in it, and then the chunk
-        # as an event; and one of 0.3 keeps a chunk twice. The next look at the task tells as much.
+        # A subscription there sometimes returns the task with a chunk, and then the same chunk as
+        # an event; a server of 0.3 stores a chunk twice. The next read of the task shows the same.
         chunks = [chunk for chunk, _ in groupby("".join(kept_of(events)).split(". "))]
         assert ". ".join(chunks) == turn.text
     else:

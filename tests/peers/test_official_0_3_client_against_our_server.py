@@ -1,4 +1,4 @@
-"""The official SDKs' clients of 0.3 against our server; what they say and hear is 0.3."""
+"""The official SDKs' clients of 0.3 against our server; all traffic is 0.3."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ async def collect(official: Official, text: str, **message: Any) -> list[Any]:
 async def test_the_card_is_resolved(official: Official) -> None:
     card = await official.call("card") if official.version != "minimal" else None
     if card is None:
-        return  # this caller knows no card, which is what it is for
+        return  # this client, by design, fetches no card
     assert (card["name"], card["version"]) == ("Counterpart", "2.1")
     assert card["protocolVersion"].startswith("0.3")
     assert (card["preferredTransport"], card["url"].rstrip("/")) == ("JSONRPC", official.url)
@@ -198,7 +198,7 @@ async def test_files_and_data_come_back_as_they_were(official: Official) -> None
     for part in got:
         if "file" in part:
             part["file"] = {key: value for key, value in part["file"].items() if value}
-    if official.binding != "JSONRPC":  # the proto of 0.3 has no place for the name of a file
+    if official.binding != "JSONRPC":  # the proto of 0.3 has no field for a file name
         del parts[1]["file"]["name"]
         got[1]["file"].pop("name", None)
     assert got == parts
@@ -215,7 +215,7 @@ async def test_webhooks_are_kept(official: Official) -> None:
     one = {"id": task["id"], "pushNotificationConfigId": "w-1"}
     got = await official.call("get_push", one)
     assert got["pushNotificationConfig"]["url"] == wanted["url"]
-    if official.peer == "js-0.3":  # the Python SDK of 0.3 has no way to ask for these two
+    if official.peer == "js-0.3":  # the Python SDK of 0.3 lacks these two operations
         listed = await official.call("list_push", {"id": task["id"]})
         assert [config["pushNotificationConfig"]["id"] for config in listed] == ["w-1"]
         await official.call("delete_push", one)

@@ -28,7 +28,7 @@ BY_OTHER_VERSION = [case(peer, binding, "0.3") for peer in PEERS for binding in 
 async def official(
     request: pytest.FixtureRequest, house: str, official_clients: Processes
 ) -> Official:
-    """A client of 1.x that speaks 1.0, over each binding."""
+    """A client of 1.x that uses 1.0, over each binding."""
     peer, binding, version = request.param
     return Official(peer, await official_clients(peer), house, binding, version)
 
@@ -37,13 +37,13 @@ async def official(
 async def either(
     request: pytest.FixtureRequest, house: str, official_clients: Processes
 ) -> Official:
-    """A client of 1.x that speaks 1.0, or 0.3 which it translates."""
+    """A client of 1.x that uses 1.0, or 0.3 by translation."""
     peer, binding, version = request.param
     return Official(peer, await official_clients(peer), house, binding, version)
 
 
 def state(task: Any) -> str:
-    """The state of a task, or that a status update tells."""
+    """Return the state of a task or of a status update."""
     return str(task["status"]["state"]).removeprefix("TASK_STATE_")
 
 
@@ -52,7 +52,7 @@ def text_of(parts: list[Any]) -> str:
 
 
 def said(task: Any) -> str:
-    """What the status says."""
+    """Return the text of the status."""
     return text_of(task["status"]["message"]["parts"])
 
 
@@ -61,12 +61,12 @@ def kinds(events: list[Any]) -> list[str]:
 
 
 def states(events: list[Any]) -> list[str]:
-    """The states that a stream tells, one after the other."""
+    """Return the states in a stream, in order."""
     return [state(value) for event in events for value in event.values() if "status" in value]
 
 
 def folded(events: list[Any]) -> dict[str, Any]:
-    """The artifacts that a reader has who does what the updates say."""
+    """Return the artifacts after all updates are applied."""
     artifacts = {a["artifactId"]: a for e in events for a in e.get("task", {}).get("artifacts", [])}
     for event in events:
         if update := event.get("artifactUpdate"):
@@ -79,7 +79,7 @@ def folded(events: list[Any]) -> dict[str, Any]:
 
 
 def plain(artifacts: Any) -> dict[str, Any]:
-    """Artifacts with the text of each in one piece, however it came."""
+    """Return artifacts with the text of each in one piece, whatever the chunks."""
     return {
         a["artifactId"]: {
             **a,
@@ -97,7 +97,7 @@ async def test_the_card_is_resolved(official: Official) -> None:
     assert card["provider"] == {"organization": "Parley", "url": "https://parley.example"}
     offered = [(i["protocolBinding"], i["protocolVersion"]) for i in card["supportedInterfaces"]]
     known = [(binding, version) for version in ("1.0", "0.3") for binding in BINDINGS]
-    assert offered == [*known, ("urn:parley:envelope:v1", "1.0")]  # which no SDK knows
+    assert offered == [*known, ("urn:parley:envelope:v1", "1.0")]  # unknown to all SDKs
     assert card["supportedInterfaces"][0]["url"].rstrip("/") == official.url
     assert card["capabilities"]["streaming"] is True
     uris = {extension["uri"] for extension in card["capabilities"]["extensions"]}
@@ -235,9 +235,9 @@ async def test_a_running_task_is_canceled(either: Official) -> None:
         rest = [event async for event in stream]
     assert states(rest)[-1] == "CANCELED"
     if either.version == "1.0":
-        assert await either.call("cancel", {"id": task["id"]}) == canceled  # once more is no error
+        assert await either.call("cancel", {"id": task["id"]}) == canceled  # repeating is no error
         return
-    # 0.3 §8.2. Python's client shows nothing but the status of what is refused over HTTP+JSON.
+    # 0.3 §8.2. Over HTTP+JSON, Python's client shows only the status of an error.
     with pytest.raises(Refused, match=r"ended as canceled|400 Bad Request"):
         await either.call("cancel", {"id": task["id"]})
 
@@ -307,12 +307,12 @@ async def test_files_and_data_come_back_as_they_were(official: Official) -> None
         {"data": {"n": 42, "x": 1.5, "none": None, "list": [1, None, True], "deep": {"": []}}},
         *(
             [{"data": None}] if official.peer == "python-1.3" else []
-        ),  # which the others do not send
+        ),  # the other SDKs do not send it
         {"data": [0, -7, 9007199254740991]},
         {"data": "text", "metadata": {"unit": "m", "n": 3}},
     ]
     if (official.peer, official.binding) == ("go-2.4", "GRPC"):
-        parts = [part for part in parts if isinstance(part.get("data", {}), dict)]  # no other data
+        parts = [part for part in parts if isinstance(part.get("data", {}), dict)]  # objects only
     task = await official.send("echo", parts=parts)
     [artifact] = task["artifacts"]
     assert artifact["parts"] == parts
@@ -351,7 +351,7 @@ async def test_webhooks_are_kept(official: Official) -> None:
     await official.call("create_push", {**wanted, "id": "w-2"})
     listed = await official.call("list_push", {"taskId": task["id"]})
     assert sorted(config["id"] for config in listed["configs"]) == ["w-1", "w-2"]
-    for _ in range(2):  # the second time, too, is no error
+    for _ in range(2):  # the second time is no error either
         await official.call("delete_push", one)
     listed = await official.call("list_push", {"taskId": task["id"]})
     assert [config["id"] for config in listed["configs"]] == ["w-2"]
@@ -408,7 +408,7 @@ async def test_what_is_refused_is_the_sdks_typed_error(
 
 async def refused(official: Official, do: str, params: Any, kind: str) -> None:
     if do in ("stream", "subscribe") and (official.peer, official.binding) == ("go-2.4", "JSONRPC"):
-        # It looks for nothing but events, whatever the type of the answer is.
+        # It reads only events, whatever the media type of the response.
         assert [event async for event in official.items(do, params)] == []
         return
     with pytest.raises(Refused) as caught:
@@ -433,7 +433,7 @@ async def test_a_task_that_has_ended_and_a_context_that_is_another_are_refused(
 
 async def test_a_version_that_nobody_speaks_is_refused(official: Official) -> None:
     if official.peer != "python-1.3" or official.binding == "GRPC":
-        return  # these let nobody name another version than their own
+        return  # these always send their own version
     for do in ("send", "stream"):
         with pytest.raises(Refused, match=r"1\.0") as refused:
             await official.call(do, request("hello"), {"A2A-Version": "99.0"})

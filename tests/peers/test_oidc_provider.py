@@ -54,7 +54,7 @@ def provider() -> Iterator[str]:
 
 
 def bank(scheme: OpenIdConnect | OAuth2) -> Agent:
-    """Return the agent that is protected."""
+    """Return the protected agent."""
     agent = Agent("Bank", security=scheme)
 
     @agent.skill
@@ -75,13 +75,13 @@ async def protected(agent: Agent) -> AsyncIterator[str]:
 
 
 def browse(url: str) -> bool:
-    """Do what a browser does: follow redirects, with cookies."""
+    """Act as a browser: follow redirects, with cookies."""
     with build_opener(HTTPCookieProcessor(CookieJar())).open(url, timeout=20) as page:
         return page.status == 200
 
 
 async def granted(provider: str, **more: str) -> str:
-    """Return a token of the client credentials grant, asked for without our client."""
+    """Return a token of the client credentials grant, requested without our client."""
     form = {"grant_type": "client_credentials", **more}
     async with (
         aiohttp.ClientSession(headers=basic(*SERVICE)) as http,
@@ -123,7 +123,7 @@ async def test_oauth2_finds_its_keys_by_its_metadata(provider: str) -> None:
 
 
 async def test_a_person_logs_in_with_code_and_pkce(provider: str) -> None:
-    """The client registers itself, and what a browser would follow is followed."""
+    """The client registers itself, and redirects are followed as a browser does."""
     async with (
         protected(bank(OpenIdConnect(provider, audience="bank"))) as url,
         parley.connect(url, auth=AuthorizationCode(open_url=browse)) as remote,
@@ -132,7 +132,7 @@ async def test_a_person_logs_in_with_code_and_pkce(provider: str) -> None:
 
 
 def parley_command(home: Path, *words: str) -> str:
-    """Run the command of a user with a home and a browser of its own, and return what it prints."""
+    """Run a user's command with its own home and browser, and return its output."""
     script = home / "browser.py"
     script.write_text(BROWSER)
     environment = {

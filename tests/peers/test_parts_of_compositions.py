@@ -19,7 +19,7 @@ from tests.kit.waiting import until
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 NAMES = ["python-1.3", "python-0.3", "js-1.3", "js-0.3"]
-"""The peers that are always there. The test with Go is apart, as it needs a compiler."""
+"""The peers that need no compiler. Go has a separate test, as it needs one."""
 
 
 @pytest.fixture(
@@ -31,7 +31,7 @@ NAMES = ["python-1.3", "python-0.3", "js-1.3", "js-0.3"]
 def peers(
     request: pytest.FixtureRequest, official_servers: Callable[[str], str]
 ) -> list[CompositionPart]:
-    """Agents of other implementations, each as a part under the name of the peer."""
+    """Return agents of other implementations as parts, each named after its peer."""
     return [
         part(official_servers(name), name=name, version="0.3" if name.endswith("0.3") else "1.0")
         for name in request.param
@@ -50,7 +50,7 @@ async def test_all_of_them_work_at_once_and_each_in_a_chain(peers: list[Composit
         task = await remote.send("report 3 0.05")
         assert task.state is TaskState.COMPLETED
         assert task.text.count("chunk 0. chunk 1. chunk 2. ") == len(peers)
-        task = await remote.send("hello")  # a direct message of each
+        task = await remote.send("hello")  # a direct message from each
         assert task.text.count("hello yourself") == len(peers)
     async with served(sequence(*peers)) as remote:
         task = await remote.send("Oslo")
@@ -86,7 +86,7 @@ async def test_failures_are_named_and_others_take_their_place(peers: list[Compos
         for each in peers:
             assert f"{each.name}: it did not work" in task.text
     first, *others = [part(each, timeout=0.6) for each in peers]
-    before = [await working(each) for each in peers]  # other tests leave tasks there
+    before = [await working(each) for each in peers]  # earlier tests leave tasks there
 
     def steady(text: str) -> str:
         return f"steady {text}"
@@ -103,7 +103,7 @@ async def test_failures_are_named_and_others_take_their_place(peers: list[Compos
 
 
 async def working(peer: CompositionPart) -> set[str]:
-    """Return the ids of the tasks at work there; none for 0.3, which has no list of them."""
+    """Return the ids of the working tasks there; none for 0.3, which cannot list tasks."""
     options = dict(peer.connection)
     if options["version"] == "0.3":
         return set()

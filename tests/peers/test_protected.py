@@ -1,4 +1,4 @@
-"""Official clients of other languages call a protected agent, with tokens of an issuer."""
+"""Official clients of other languages call a protected agent, with an issuer's tokens."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ CLIENTS = [
 ]  # over gRPC it sends no headers
 NAMED = re.compile(
     r"401|UNAUTHENTICATED|credentials are required|another audience|the token is not accepted"
-    # The Python client of 0.3 looks at the media type of a stream before its status.
+    # The Python client of 0.3 checks the media type of a stream before its status.
     r"|Invalid SSE response"
 )
 OLD = [case("js-0.3", "JSONRPC", "0.3")]
 
 
 class Bank(NamedTuple):
-    """A protected agent, where the Go SDK finds it, its issuer, and what it ran."""
+    """A protected agent, its address for the Go SDK, its issuer, and its executed requests."""
 
     url: str
     card_for_go: str
@@ -77,9 +77,9 @@ async def bank() -> AsyncIterator[Bank]:
 
 @asynccontextmanager
 async def card_for_go(url: str) -> AsyncIterator[str]:
-    """Serve the agent's card as the Go SDK (2.4) reads it: it fails at scopes in an object.
+    """Serve the agent's card for the Go SDK (2.4), which fails at scopes in an object.
 
-    A program with that SDK does the same in the ``CardParser`` of its resolver.
+    A program with that SDK can do the same in the ``CardParser`` of its resolver.
     """
 
     async def card(request: Request) -> Response:
@@ -100,13 +100,13 @@ async def card_for_go(url: str) -> AsyncIterator[str]:
 
 
 def text_of(answer: Any) -> str:
-    """Return the text of all artifacts of a task, in whichever version."""
+    """Return the text of all artifacts of a task, in either version."""
     task = answer.get("task", answer)
     return "".join(part["text"] for each in task["artifacts"] for part in each["parts"])
 
 
 def said(version_of_process: str) -> dict[str, Any]:
-    """Return a request as the peer's program takes it."""
+    """Return a request in the form of the peer's program."""
     made = request("whoami am I")
     if version_of_process == "python-0.3" or version_of_process == "js-0.3":
         parts = [{"kind": "text", "text": "whoami am I"}]

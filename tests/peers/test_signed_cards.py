@@ -1,4 +1,4 @@
-"""Signed cards: the official SDKs verify ours, and we theirs."""
+"""Signed cards: the official SDKs verify ours, and we verify theirs."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ SDKS: dict[str, tuple[Peer, str, str]] = {
     "js-1.0": (JS_1_0, "signing/js_1.cjs", "1.0"),
 }
 BY_RULE = [sdk for sdk in SDKS if sdk != "python-0.3"]
-"""Those that sign every member with a value: that of 0.3 leaves out what has its default."""
+"""SDKs that sign every member with a value; the SDK of 0.3 omits members with their default."""
 ALGS = ("ES256", "RS256", "EdDSA")
 
 
 async def by(sdk: str, *commands: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return what an SDK answers to commands."""
+    """Return the SDK's answers to commands."""
     peer, script, _ = SDKS[sdk]
     try:
         words = await asyncio.to_thread(command, peer, script)
@@ -69,7 +69,7 @@ async def by(sdk: str, *commands: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 class Signed(NamedTuple):
-    """A server, its public keys, and other ones of the same names."""
+    """A server, its public keys, and other keys with the same names."""
 
     url: str
     keys: dict[str, Any]
@@ -131,7 +131,7 @@ async def house(
 
 NOT_ASCII = "Sch\u00f6n signed \u2713"
 NOT_CANONICAL = ("python-1.0", "python-0.3")
-"""Unlike RFC 8785 they write what is not ASCII as escapes, and 1 as 1.0."""
+"""Unlike RFC 8785, these SDKs write non-ASCII characters as escapes, and 1 as 1.0."""
 
 
 @pytest.mark.parametrize("alg", ALGS)
@@ -166,8 +166,8 @@ async def test_official_sdks_verify_our_cards_with_security_schemes(
     if not sdk.startswith("js"):
         assert found == [good] * 4
         return
-    # It reads what it has read once more, and loses the schemes of a 1.0 card on the way; the card
-    # as it was received is right. To sign what is left would let anybody take the schemes away.
+    # It parses the parsed card again, and loses the schemes of a 1.0 card; the received card is
+    # correct. Signing the rest would let an attacker remove the schemes.
     assert found[0] == good
     assert "No valid signatures" in found[1]["said"]
     assert "No valid signatures" in found[2]["said"]
@@ -242,9 +242,9 @@ async def test_they_refuse_our_cards_once_they_are_changed(sdk: str, tmp_path: P
 
 
 async def test_the_python_sdk_of_0_3_signs_and_verifies_another_card(tmp_path: Path) -> None:
-    """It leaves out members with their defaults, ``type`` of schemes among them.
+    """It omits members with their defaults, also ``type`` of schemes.
 
-    Were that form accepted, anybody could change the type of a scheme.
+    If that form were accepted, an attacker could change the type of a scheme.
     """
     key = private_jwk("ES256", kid="theirs", alg="ES256")
     header = {"alg": "ES256", "kid": "theirs", "typ": "JOSE", "jku": "https://a.example/k"}

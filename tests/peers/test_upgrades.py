@@ -1,4 +1,4 @@
-"""Clients that ask for HTTP/2 over plain HTTP, as Java's and ``curl --http2`` do."""
+"""Clients that request HTTP/2 over plain HTTP, as Java's and ``curl --http2`` do."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ LARGE = "large " * 35_000  # more than 200 KB
 
 
 class Place(NamedTuple):
-    """Our server, and the requests that it had: from which port each, and with which headers."""
+    """Our server, and its requests: the client port and the headers of each."""
 
     url: str
     had: list[tuple[int, dict[bytes, bytes]]]
 
     def asked_for_more(self) -> list[bool]:
-        """Whether each request asked for another protocol, of those that are not cards."""
+        """Return whether each request, except for cards, asked for a protocol upgrade."""
         return [b"http2-settings" in headers for _, headers in self.had]
 
 
 @pytest.fixture
 async def place() -> AsyncIterator[Place]:
-    """A server of the test's own."""
+    """Run a server for one test."""
     had: list[tuple[int, dict[bytes, bytes]]] = []
 
     def note(scope: Any) -> Caller:
@@ -50,7 +50,7 @@ async def place() -> AsyncIterator[Place]:
 
 
 class Answer(NamedTuple):
-    """What came of one request; the body of a stream is empty."""
+    """The response to one request; the body of a stream is empty."""
 
     status: int
     protocol: str
@@ -60,12 +60,12 @@ class Answer(NamedTuple):
 
     @property
     def said(self) -> str:
-        """The text of the message that it is."""
+        """The text of the message in the response."""
         return words_of(json.loads(self.body))
 
 
 def words_of(value: Any) -> str:
-    """Every text of the parts of an answer or an event, whichever version it is of."""
+    """Return every text of the parts of a response or an event, in either version."""
     if isinstance(value, dict):
         parts = value.get("parts", value.get("content"))
         if isinstance(parts, list):
@@ -75,17 +75,17 @@ def words_of(value: Any) -> str:
 
 
 class Jdk:
-    """The JDK's own client, in a process of its own."""
+    """The JDK's own client, in a separate process."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
 
     def renew(self) -> None:
-        """Have connections of its own for what follows."""
+        """Use new connections from now on."""
         self._write("new")
 
     async def ask(self, *fields: str) -> Answer:
-        """Have it do one request."""
+        """Let it send one request."""
         self._write("\t".join(fields))
         events = []
         assert self._process.stdout is not None
@@ -105,7 +105,7 @@ class Jdk:
 
 @pytest.fixture(scope="module")
 async def jdk() -> AsyncIterator[Jdk]:
-    """The JDK's client, if there is a JDK."""
+    """The JDK's client, if a JDK is installed."""
     java = shutil.which("java")
     if java is None:
         pytest.skip("java is not installed (a JDK of 17 or later)")
@@ -133,7 +133,7 @@ async def test_javas_client_reads_a_stream_to_its_end(jdk, place, binding, versi
     assert (answer.status, answer.type) == (200, "text/event-stream")
     assert "".join(map(words_of, answer.events)) == "one two three"
     assert "completed" in json.dumps(answer.events[-1]).lower()
-    # One that is refused is an error with words.
+    # A rejected stream is an error with a message.
     refused = await jdk.ask("stream", place.url, binding, "7.0", "chunks please")
     assert (refused.events, "'7.0'" in refused.body) == ([], True)
     assert place.asked_for_more()[0] is True
@@ -166,7 +166,7 @@ async def test_javas_client_reads_the_card(jdk, place):
 
 @pytest.fixture(scope="module")
 async def curl() -> str:
-    """Where curl is, if there is one that knows HTTP/2."""
+    """Return the path of curl, if it supports HTTP/2."""
     path = shutil.which("curl")
     if path is None:
         pytest.skip("curl is not installed")
@@ -177,7 +177,7 @@ async def curl() -> str:
 
 
 async def told(curl: str, *words: str, body: str = "") -> list[tuple[int, str, int, str]]:
-    """What ``curl --http2`` has of each URL: status, version, new connections and body."""
+    """Return the output of ``curl --http2``: status, version, new connections and body by URL."""
     form = "\x1e%{http_code} %{http_version} %{num_connects}\x1d"
     process = await create_subprocess_exec(
         curl, "--http2", "-sS", "-w", form, *words, stdin=PIPE, stdout=PIPE
@@ -194,7 +194,7 @@ async def told(curl: str, *words: str, body: str = "") -> list[tuple[int, str, i
 
 
 def posting(binding: str, version: str, text: str, verb: str = "send") -> tuple[str, str]:
-    """The path and the body of a message."""
+    """Return the path and the body of a message."""
     if version == "1.0":
         message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": text}]}
         method, prefix = ("SendMessage", "") if verb == "send" else ("SendStreamingMessage", "")
@@ -210,7 +210,7 @@ def posting(binding: str, version: str, text: str, verb: str = "send") -> tuple[
 
 
 def data(version: str) -> list[str]:
-    """The words that have curl post what is on its input."""
+    """Return the options for curl to post its input."""
     names = {"A2A-Version": version, "Content-Type": "application/json"}
     headers = [word for name, value in names.items() for word in ("-H", f"{name}: {value}")]
     return [*headers, "--data-binary", "@-"]

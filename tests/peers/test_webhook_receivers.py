@@ -1,4 +1,4 @@
-"""Receivers by other people verify what we deliver: Standard Webhooks and JWTs, in 3 languages."""
+"""Third-party receivers verify our deliveries: Standard Webhooks and JWTs, in 3 languages."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ RECEIVERS = {
 
 
 class Receiver:
-    """A program that receives. ``told`` are the lines that it printed."""
+    """A receiving program. ``told`` has its printed lines."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -91,7 +91,7 @@ async def receiving(name: str, *words: str) -> AsyncIterator[Receiver]:
 
 
 async def deliver(asked: Any, version: str, **options: Any) -> tuple[str, int]:
-    """Run a task whose events are delivered; return its id, and how many events it has."""
+    """Run a task with webhook delivery; return its id, and how many events it has."""
     async with pushing(writer(4), retry_policy=PATIENT, **options) as caller:
         task = await caller.task("go", asked, context=of_version(caller.context, version))
         count = (await caller.store.events(task.id, 0, 100))[-1].seq
@@ -117,7 +117,7 @@ async def test_standard_webhooks_of_others_verify_every_delivery(name: str, vers
             assert [each["id"] for each in hook.told] == [
                 f"{task_id}/default/{n}" for n in range(1, count + 1)
             ]
-        # And they do verify: what is signed with another secret, or changed, is refused.
+        # The receivers reject a wrong signature and a changed body.
         before, body = len(hook.told), update()
         other = "whsec_" + "A" * 43 + "="
         async with aiohttp.ClientSession() as session:
@@ -181,15 +181,15 @@ async def test_our_receiver_reads_what_official_servers_send(
             await until(lambda: any(each.is_final for each in handled.got), 20)
             assert {each.task_id for each in handled.got} == {task.id}
             assert {each.verified_by for each in handled.got} == {"token"}
-            sent = "1.0" if peer == "python-1.3" else version  # it knows no other for webhooks
+            sent = "1.0" if peer == "python-1.3" else version  # it sends only 1.0 to webhooks
             assert {each.version for each in handled.got} == {sent}
-            assert {each.id for each in handled.got} == {""}  # none of them gives one
+            assert {each.id for each in handled.got} == {""}  # none of the peers sends an id
             fetched = await handled.got[-1].task()
             assert (fetched.id, fetched.state) == (task.id, task.state)
 
 
 async def test_our_receiver_reads_what_the_official_go_sender_sends() -> None:
-    """Its server refuses webhooks on this machine, so its sender is used by itself."""
+    """Its server rejects webhooks on this machine, so the test uses only its sender."""
     try:
         program = await asyncio.to_thread(command, *RECEIVERS["go"])
     except NotMade as error:

@@ -1,4 +1,4 @@
-"""A webhook that keeps what it is told."""
+"""A webhook that keeps its notifications."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class Told(NamedTuple):
 
 
 class Webhook:
-    """What was told, in its order, at ``url``."""
+    """The notifications in order, and the address ``url``."""
 
     def __init__(self, url: str) -> None:
         self.url = url
         self.told: asyncio.Queue[Told] = asyncio.Queue()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Read requests of a connection and say yes to each."""
+        """Read requests of a connection and accept each."""
         try:
             while head := await reader.readuntil(b"\r\n\r\n"):
                 lines = head.decode().split("\r\n")[1:-2]
@@ -41,7 +41,7 @@ class Webhook:
 
 @asynccontextmanager
 async def webhook() -> AsyncIterator[Webhook]:
-    """Listen for as long as the block lasts."""
+    """Listen within the block."""
     hook = Webhook("")
     listener = await asyncio.start_server(hook.serve, "127.0.0.1", 0)
     hook.url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}/hook"

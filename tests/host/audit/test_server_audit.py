@@ -1,4 +1,4 @@
-"""What a running server records, and what the logs of tasks say of who did what."""
+"""The audit records of a running server, and the actor of each change in the logs of tasks."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ async def test_a_start_is_recorded_with_what_changed(url: str) -> None:
 
 
 class SlowToAnswer(MemoryTaskStore):
-    """A store whose answers to an append come late: ``go`` lets them come."""
+    """A store that delays the reply to an append until ``go`` is set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -176,11 +176,11 @@ async def test_changed_signing_keys_are_recorded_by_who_read_them(
     keys = SigningKeys.from_file(path)
     async with parley.connect(parley.asgi(shop(), store=url, signing_keys=keys)):
         key_file(tmp_path / "new", private_jwk(kid="b")).replace(path)
-        await asyncio.to_thread(lambda: keys.signers)  # such as that of a webhook
+        await asyncio.to_thread(lambda: keys.signers)  # as a webhook signer does
         path.write_text("{}")
         assert keys.signers[0].kid == "b"
     key_file(path, private_jwk(kid="c"))
-    assert keys.signers[0].kid == "c"  # of no server any more
+    assert keys.signers[0].kid == "c"  # the server has stopped: no audit record
     done, failed = entries(url, kind="signing_key.reloaded")
     assert (done.subject, done.outcome, done.actor) == ("b", "done", "server")
     assert done.details["signs"] == ["b"]
@@ -293,7 +293,7 @@ def record(kind: RecordKind, payload: bytes, seq: int = 2, sub: int = 1) -> Logg
 def test_logs_of_earlier_versions_are_read() -> None:
     fact = fact_of(record(RecordKind.CANCEL, b"{}"), ADA.owner)
     assert fact is not None
-    assert fact.actor == "server"  # a caller with an id is always recorded
+    assert fact.actor == "server"  # a caller with an id always has a record
     fact = fact_of(record(RecordKind.CANCEL, b"{}"), "")
     assert fact is not None
     assert fact.actor == "anonymous"

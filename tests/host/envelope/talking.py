@@ -1,4 +1,4 @@
-"""Agents that speak the envelope protocol, and callers with other people's clients."""
+"""Agents that speak the envelope protocol, and callers with third-party clients."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CALLER = "tester"
 def searching(
     name: str, *, kind: str = "agent", listed: Mapping[str, str] | None = None, **options: Any
 ) -> Agent:
-    """Return an agent with the skill ``search``, which says who it is and what it was asked."""
+    """Return an agent with the skill ``search``, which returns its own name and the request."""
     agent = Agent(
         name,
         key=name,
@@ -73,7 +73,7 @@ def answer(
     kind: str = "RESPONSE",
     **metadata: Any,
 ) -> dict[str, Any]:
-    """Return a RESPONSE, or an EVENT, of an agent at the other end of a socket."""
+    """Return a RESPONSE, or an EVENT, from an agent at the other end of a socket."""
     return {
         "version": "1.0",
         "messageId": uuid4().hex,
@@ -87,7 +87,7 @@ def answer(
 async def posted(
     url: str, message: Mapping[str, Any], headers: Mapping[str, str] = {}
 ) -> list[dict[str, Any]]:
-    """Return the answers to a message by POST: one, or those of the stream."""
+    """Return the messages that answer a POST: a single message, or a stream."""
     async with (
         aiohttp.ClientSession() as session,
         session.post(f"{url}/envelope", json=message, headers=headers) as response,
@@ -102,7 +102,7 @@ async def posted(
 async def post(
     url: str, message: Mapping[str, Any], headers: Mapping[str, str] = {}
 ) -> dict[str, Any]:
-    """Return the RESPONSE to a message by POST."""
+    """Return the RESPONSE to a message sent by POST."""
     return (await posted(url, message, headers))[-1]
 
 
@@ -116,7 +116,7 @@ class Socket:
         await self.connection.send(json.dumps(message))
 
     async def receive(self, kind: str = "") -> dict[str, Any]:
-        """Return the next message, of a type if that is named."""
+        """Return the next message, of a given type if there is one."""
         async with asyncio.timeout(5):
             while True:
                 message: dict[str, Any] = json.loads(await self.connection.recv())

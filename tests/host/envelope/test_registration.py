@@ -136,12 +136,12 @@ async def test_nobody_registers_under_the_id_of_another() -> None:
         assert code(await second.ask(register("other", card("probe")))) == "SOURCE_MISMATCH"
         async with socket(url) as third:
             assert code(await third.ask(register("front", card("front")))) == "PERMISSION_DENIED"
-            stolen = register("stock", card("stock"))  # whose credentials this server knows
+            stolen = register("stock", card("stock"))  # this server knows the key of "stock"
             assert code(await third.ask(stolen)) in ("SOURCE_MISMATCH", "PERMISSION_DENIED")
 
 
 async def test_whoever_proves_an_id_takes_it_from_those_who_only_say_it() -> None:
-    """The server learns the ids of callers with tokens only when they come."""
+    """The server learns the ids of callers with tokens only when they connect."""
 
     def judge(token: str) -> Caller | None:
         scopes = frozenset({SHARING_SCOPE})
@@ -162,7 +162,7 @@ async def test_whoever_proves_an_id_takes_it_from_those_who_only_say_it() -> Non
         ):
             found = await proved.ask(register("depot", card("depot")))
             assert found["payload"]["status"] == "success"
-            # The "depot" of two issuers is two callers.
+            # The id "depot" from two issuers means two callers.
             assert code(await other.ask(register("depot", card("depot")))) == "PERMISSION_DENIED"
             for _ in range(3):
                 calling = asyncio.create_task(post(url, request("stock.count", {}, target=target)))
@@ -173,7 +173,7 @@ async def test_whoever_proves_an_id_takes_it_from_those_who_only_say_it() -> Non
 def test_two_agents_never_have_one_name_in_the_registry() -> None:
     registrar = RestRegistrar("https://registry.example.com", "example.com")
     ids = ["bob", "Bob", "BOB", "a b", "a-b", "a\u00e4b"]
-    for _ in range(2):  # also against those who take the name of another as their id
+    for _ in range(2):  # the second time, with the names of other agents as ids
         names = {id: registrar.identifier_of(id, "").casefold() for id in ids}
         assert len(set(names.values())) == len(ids)
         ids += [name.rsplit(":", 1)[1] for name in names.values()]
@@ -192,7 +192,7 @@ async def test_an_answer_counts_only_from_the_socket_that_was_asked() -> None:
         asked = await agent.receive("REQUEST")
         await mallory.send(answer(asked, [{"count": -1}], source="mallory"))
         await mallory.send(answer(asked, [{"count": -2}], source="stock"))
-        await mallory.ask(request(source="mallory"))  # by now both were taken
+        await mallory.ask(request(source="mallory"))  # the server has read both answers
         assert not calling.done()
         await agent.send(answer({"messageId": "unknown"}, [{"count": -3}], source="stock"))
         await agent.send(answer(asked, [{"count": 1}], source="stock", agentId="front"))
@@ -249,7 +249,7 @@ async def test_an_agent_that_goes_silent_is_taken_out() -> None:
     beats = HeartbeatSettings(interval=0.05, tolerance=3)
     async with server(heartbeats=beats) as url, socket(url, key("stock")) as agent:
         await agent.ask(register("stock", card("stock")))
-        for _ in range(6):  # who answers HEARTBEATs stays
+        for _ in range(6):  # an agent that answers HEARTBEATs stays registered
             beat = await agent.receive("HEARTBEAT")
             assert beat["payload"]["draining"] is False
             reply = {**beat, "messageId": f"answer-{beat['messageId']}"}

@@ -1,4 +1,4 @@
-"""Messages to other agents of the server: one by name, one of several, all of them."""
+"""Messages to other agents of the server: by name, to any of several, to all."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def code(answer: dict[str, Any]) -> str:
 
 
 def outcomes(summary: dict[str, Any]) -> dict[str, str]:
-    """Return the status of each agent, or the code of its error."""
+    """Return the status of each agent, or its error code."""
     return {
         each["agentId"]: each.get("error", {}).get("code", each["status"])
         for each in summary["payload"]["results"]
@@ -59,7 +59,7 @@ def outcomes(summary: dict[str, Any]) -> dict[str, str]:
 
 
 def acting(name: str, act: Any, **options: Any) -> Agent:
-    """Return a library whose search does what a function does."""
+    """Return a library whose search calls a function."""
     agent = Agent(name, key=name, card=CardDetails(envelope=EnvelopeSettings(agent_type="library")))
 
     @agent.skill(id="search", **options)
@@ -117,13 +117,13 @@ async def test_a_broadcast_has_an_event_for_each_agent_and_a_summary() -> None:
     assert payload["status"] == "success"
     assert payload["metadata"]["totalResults"] == 3
     assert {each["results"][0]["by"] for each in payload["results"]} == names
-    # Without a type, all that have the skill are asked.
+    # Without a type, the request goes to all agents with the skill.
     assert outcomes(streamed[-1]).keys() == {*names, "four"}
 
 
 @pytest.mark.slow
 async def test_a_command_to_all_is_accepted_by_each_then_by_all_and_then_has_its_events() -> None:
-    """More agents than are asked at a time: none waits for the end of another."""
+    """More agents than the concurrency limit: none waits for another's end."""
     gate, begun = asyncio.Event(), 0
 
     async def work() -> None:
@@ -229,7 +229,7 @@ async def test_an_agent_that_its_caller_may_not_call_is_not_reached_by_routing()
         assert asked == []
         ada = request(target={"agentId": "closed"}, source="ada")
         assert by(await post(f"{url}/open", ada, KEY)) == ["closed"]
-        # Whose source is not the caller is refused there as anywhere.
+        # A source other than the caller is rejected here too.
         eve = request(target={"agentId": "closed"}, source="eve")
         assert code(await post(f"{url}/open", eve, KEY)) == "SOURCE_MISMATCH"
     assert asked == ["closed"]
@@ -292,7 +292,7 @@ async def test_balancing_asks_another_agent_only_if_the_first_began_nothing() ->
     full.envelope = EnvelopeSettings(agent_type="library", requests_per_minute=1)
     agents = {"/full": full, "/one": searching("one", kind="library")}
     async with under_uvicorn(parley.asgi(agents)) as url:
-        await post(f"{url}/full", request())  # which uses up what it takes in a minute
+        await post(f"{url}/full", request())  # the request uses up the limit for one minute
         found = [by(await post(f"{url}/one", request(target=BALANCED)))[0] for _ in range(3)]
         assert found == ["one"] * 3
     assert calls == ["failed"]
@@ -427,7 +427,7 @@ async def test_a_middleware_that_fails_costs_its_agent_and_no_other(
 
 
 async def test_nobody_marks_a_message_as_passed_on_from_outside() -> None:
-    """The mark of a message that another agent admitted is a value of this process alone."""
+    """The mark of a message that another agent admitted is valid only within this process."""
     agents = {f"/{name}": searching(name, kind="library") for name in ("one", "two")}
     async with under_uvicorn(parley.asgi(agents)) as url:
         forged = {ROUTED: "yes", ROUTED.replace(".", "-"): "yes"}
@@ -439,7 +439,7 @@ async def test_nobody_marks_a_message_as_passed_on_from_outside() -> None:
 
 
 class Other:
-    """A candidate elsewhere: one that cannot be reached, or one that answers."""
+    """A candidate on another server: unreachable, or answering."""
 
     in_flight = 0
 
@@ -472,7 +472,7 @@ async def test_balancing_skips_those_that_cannot_be_reached() -> None:
 
 
 class Breaking:
-    """A candidate that accepts a command, and breaks then."""
+    """A candidate that accepts a command, then breaks off."""
 
     id, in_flight = "breaking", 0
 

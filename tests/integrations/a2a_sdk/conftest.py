@@ -25,7 +25,7 @@ VERSIONS = {
     "0.3.10": (PYTHON_0_3_ON_PARLEY, "served_0_3.py"),
     "0.3.26": (PYTHON_0_3_LAST_ON_PARLEY, "served_0_3.py"),
 }
-"""The versions by number: the environment, and the executors that are served there."""
+"""The versions by number: the environment, and the script of its executors."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -35,7 +35,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def python_of(peer: Peer) -> Sequence[str]:
-    """Return the command of a peer's Python, without a script."""
+    """Return the command for a peer's Python, without a script."""
     try:
         return command(peer, "environments.py")[:-1]
     except NotMade as error:
@@ -43,7 +43,7 @@ def python_of(peer: Peer) -> Sequence[str]:
 
 
 def server_of(peer: Peer, script: str, store: Path) -> Served:
-    """Return a server in a peer's environment, which is not started yet."""
+    """Return a server in a peer's environment, not yet started."""
     return Served(
         store, script=HERE / script, python=python_of(peer), env={"PYTHONPATH": str(ROOT / "src")}
     )
@@ -51,7 +51,7 @@ def server_of(peer: Peer, script: str, store: Path) -> Served:
 
 @asynccontextmanager
 async def serving(version: str, store: Path) -> AsyncIterator[Served]:
-    """Serve the executors of a version, for the length of a block."""
+    """Serve the executors of a version within a block."""
     server = server_of(*VERSIONS[version], store)
     await server.start()
     try:

@@ -1,4 +1,4 @@
-"""Executors as people write them for version 0.3.x of the official SDK: ``PORT STORE``."""
+"""Executors as users write them for version 0.3.x of the official SDK: ``PORT STORE``."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Hello(AgentExecutor):
 
 
 class Report(AgentExecutor):
-    """Works on a task for long, and says how far it is."""
+    """Works for long, and reports its progress."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         task = context.current_task or new_task(context.message)
@@ -83,7 +83,7 @@ class Report(AgentExecutor):
 
 
 class Currency(AgentExecutor):
-    """Asks for what is missing."""
+    """Asks for missing values."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         text, task = context.get_user_input(), context.current_task
@@ -110,7 +110,7 @@ class Currency(AgentExecutor):
 
 
 class Endless(AgentExecutor):
-    """Works until it is stopped."""
+    """Works until it is canceled."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         await event_queue.enqueue_event(new_task(context.message))
@@ -127,7 +127,7 @@ class Endless(AgentExecutor):
 
 
 class Failing(AgentExecutor):
-    """Raises, and fails, and refuses, as it is told."""
+    """Raises, fails or rejects, as the message says."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         word = context.get_user_input()
@@ -154,7 +154,7 @@ class Failing(AgentExecutor):
 
 
 class Auth(AgentExecutor):
-    """Needs a login: one that happens elsewhere, or one that the next message has."""
+    """Needs a login: elsewhere, or by the next message."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         task = context.current_task
@@ -181,7 +181,7 @@ class Auth(AgentExecutor):
 
 
 class Context(AgentExecutor):
-    """Says what it was given."""
+    """Reports its request context."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         call = context.call_context
@@ -202,7 +202,7 @@ class Context(AgentExecutor):
 
 
 class Whole(AgentExecutor):
-    """Enqueues a task that is finished already."""
+    """Enqueues a task that is already complete."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         related = [task.artifacts[0].name for task in context.related_tasks]
@@ -222,7 +222,7 @@ class Whole(AgentExecutor):
 
 
 class Killed(AgentExecutor):
-    """Writes half of what it has to say, waits to be killed, and says all in its next run."""
+    """Writes half of its reply, waits to be killed, and writes all of it in the next run."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         current = context.current_task
@@ -251,7 +251,7 @@ class Killed(AgentExecutor):
 
 
 def card(name: str) -> AgentCard:
-    """Return the card of an agent, with all that a card may say."""
+    """Return the card of an agent, with every field."""
     return AgentCard(
         name=name,
         description=f"The agent {name}",
@@ -301,7 +301,7 @@ agents.append(a2a_sdk.agent(Hello(), public, extended_card=more, security=friend
 
 
 async def caller(scope: Any) -> Caller:
-    """Everybody is one user."""
+    """All callers are one user."""
     return Caller("ada", authenticated=True)
 
 

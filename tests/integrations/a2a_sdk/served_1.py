@@ -1,4 +1,4 @@
-"""Executors as people write them for version 1.x of the official SDK, served by ``PORT STORE``."""
+"""Executors as users write them for version 1.x of the official SDK, served by ``PORT STORE``."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Hello(AgentExecutor):
 
 
 class Report(AgentExecutor):
-    """Works on a task for long, and says how far it is."""
+    """Works for long, and reports its progress."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         task = context.current_task or new_task_from_user_message(context.message)
@@ -87,7 +87,7 @@ class Report(AgentExecutor):
 
 
 class Currency(AgentExecutor):
-    """Asks for what is missing."""
+    """Asks for missing values."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         text, task = context.get_user_input(), context.current_task
@@ -114,7 +114,7 @@ class Currency(AgentExecutor):
 
 
 class Endless(AgentExecutor):
-    """Works until it is stopped."""
+    """Works until it is canceled."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         await event_queue.enqueue_event(new_task_from_user_message(context.message))
@@ -129,7 +129,7 @@ class Endless(AgentExecutor):
 
 
 class Failing(AgentExecutor):
-    """Raises, and fails, and refuses, as it is told."""
+    """Raises, fails or rejects, as the message says."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         word = context.get_user_input()
@@ -156,7 +156,7 @@ class Failing(AgentExecutor):
 
 
 class Auth(AgentExecutor):
-    """Needs a login: one that happens elsewhere, or one that the next message has."""
+    """Needs a login: elsewhere, or by the next message."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         task = context.current_task
@@ -179,7 +179,7 @@ class Auth(AgentExecutor):
 
 
 class Context(AgentExecutor):
-    """Says what it was given."""
+    """Reports its request context."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         call = context.call_context
@@ -200,7 +200,7 @@ class Context(AgentExecutor):
 
 
 class Whole(AgentExecutor):
-    """Enqueues a task that is finished already."""
+    """Enqueues a task that is already complete."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         related = [task.artifacts[0].name for task in context.related_tasks]
@@ -220,7 +220,7 @@ class Whole(AgentExecutor):
 
 
 class Killed(AgentExecutor):
-    """Writes half of what it has to say, waits to be killed, and says all in its next run."""
+    """Writes half of its reply, waits to be killed, and writes all of it in the next run."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         current = context.current_task
@@ -247,7 +247,7 @@ class Killed(AgentExecutor):
 
 
 def card(name: str) -> AgentCard:
-    """Return the card of an agent, with all that a card may say."""
+    """Return the card of an agent, with every field."""
     return AgentCard(
         name=name,
         description=f"The agent {name}",
@@ -302,7 +302,7 @@ agents.append(a2a_sdk.agent(Hello(), public, extended_card=more, security=friend
 
 
 async def caller(scope: Any) -> Caller:
-    """Everybody is one user."""
+    """All callers are one user."""
     return Caller("ada", authenticated=True)
 
 

@@ -1,4 +1,4 @@
-"""The time agent that books print for 0.3.10, with its own card, and the client beside it."""
+"""The time agent of books about 0.3.10, with its own card, and the book's client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a card requires is verified, with its scopes, or the card is not served."""
+"""A server verifies the credentials and scopes that a card requires, or does not serve the card."""
 
 from __future__ import annotations
 

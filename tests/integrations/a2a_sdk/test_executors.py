@@ -1,4 +1,4 @@
-"""Executors of the official SDK, served unchanged, each version in its own environment."""
+"""Executors of the official SDK run unchanged, each version in its own environment."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.anyio
 
 
 class House:
-    """A served process, and clients of its agents."""
+    """A process that serves the executors, and clients of its agents."""
 
     def __init__(self, served: Served, place: Path) -> None:
         self.served = served
@@ -114,7 +114,7 @@ async def test_what_a_long_task_says_is_streamed_and_kept(house: House) -> None:
         "facts", {"kind": "x"}, {"chunks": 3},
     )  # fmt: skip
     assert task.state is TaskState.COMPLETED
-    # An executor may tidy up after it has ended its task.
+    # An executor may clean up after the end of its task.
     await until((house.place / "tidied").exists, 10)
 
 
@@ -124,7 +124,7 @@ async def test_a_question_is_answered_in_the_same_task(house: House) -> None:
         assert (asked.state, said(asked)) == (TaskState.INPUT_REQUIRED, "In which currency?")
         done = await task_of(currency, "yen", task=asked)
     assert (done.id, done.state) == (asked.id, TaskState.COMPLETED)
-    # The executor saw the state that asked, and the history with the answer.
+    # The executor saw the input-required state, and the history with the reply.
     assert done.artifacts[0].text == "100 dollars in yen, after 3 messages, at no bank"
 
 
@@ -247,7 +247,7 @@ async def test_a_killed_executor_is_run_again_and_replaces_what_it_left(house: H
 
         await until(is_answered, 20)
         answered = await currency.get(asked.id)
-    # The run after the crash saw the state that asked, the answer once, and its metadata.
+    # After the crash, the run saw the input-required state, the reply once, and its metadata.
     [artifact] = answered.artifacts
     assert artifact.text == "7 in slow, after 3 messages, at Nordic"
 
@@ -280,7 +280,7 @@ async def test_the_extended_card_is_of_this_server_and_for_those_who_have_creden
     assert (card.name, card.description) == ("More for friends", "The agent More for friends")
     assert [skill.id for skill in card.skills] == ["main", "other", "cellar"]
     assert "cellar" not in [skill.id for skill in public.skills]
-    # Where the agent is, what it can do and what callers prove is what this server does.
+    # This server decides the agent's addresses, its capabilities and the required credentials.
     assert addresses(card) == [
         each for each in addresses(public) if version == "1.0" or each[2] == "0.3"
     ]

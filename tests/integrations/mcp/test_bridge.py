@@ -43,7 +43,7 @@ async def bridged(*agents: Any, **options: Any) -> AsyncIterator[McpBridge]:
 
 
 def answering(asked: list[Any], action: Literal["accept", "decline", "cancel"] = "accept") -> Any:
-    """Return what asks the user of a host."""
+    """Return the callback with which a host asks its user."""
 
     async def elicit(context: Any, params: types.ElicitRequestFormParams) -> types.ElicitResult:
         asked.append((params.message, params.requested_schema))
@@ -208,7 +208,7 @@ async def test_a_long_task_is_started_followed_and_canceled_by_its_name(mode: st
 
 
 class TaskHandle(types.Result):
-    """The result of a call that goes on as a task."""
+    """The result of a call that continues as a task."""
 
     result_type: Literal["task"] = "task"
     task_id: str
@@ -234,7 +234,7 @@ class TaskRequest(types.Request[AnyParams, str]):
 
 
 class AnyResult(types.Result):
-    """A result of the extension."""
+    """Any result of the extension."""
 
     model_config = {"extra": "allow"}
 
@@ -246,7 +246,7 @@ async def asked_for(session: Any, method: str, task_id: str, **given: Any) -> di
 
 
 class Tasks(ClientExtension):
-    """A host with the tasks extension: it polls, and answers what tasks ask."""
+    """A host with the tasks extension: it polls, and replies to questions of tasks."""
 
     identifier = TASKS
 
@@ -360,7 +360,7 @@ def card_of(address: str, name: str, *skills: str) -> AgentCard:
 
 
 def found_at(address: str, name: str, *skills: str) -> FoundAgent:
-    """Return an agent as a registry finds it, with its card in the entry."""
+    """Return an agent as a registry lists it, with its card in the entry."""
     data = msgspec.json.decode(encode(card_of(address, name, *skills)))
     identifier = f"urn:air:{address.partition('://')[2]}:agent:x"
     kind = "application/a2a-agent-card+json"
@@ -370,7 +370,7 @@ def found_at(address: str, name: str, *skills: str) -> FoundAgent:
 
 
 async def whose(*agents: Any, found: Any = ()) -> dict[str, str]:
-    """Return the tools of a bridge that starts anew, and the addresses that they are of."""
+    """Return the tools of a new bridge, with the addresses of their agents."""
     async with bridged(*agents, found=found) as bridge:
         tools = bridge.agents.tools
         return {name: tool.agent.card.supported_interfaces[0].url for name, tool in tools.items()}

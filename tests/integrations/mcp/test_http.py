@@ -1,4 +1,4 @@
-"""The bridge over HTTP: tokens, OAuth, and an agent that uses it with its own credentials."""
+"""The bridge over HTTP: tokens, OAuth, and an agent that calls it with own credentials."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.anyio
 
 @asynccontextmanager
 async def listening(make: Callable[[str], Any]) -> AsyncIterator[str]:
-    """Serve the app that is made for an address, as the command does."""
+    """Serve an app that is created for its address, as the command does."""
     with listen("127.0.0.1", 0)[0] as free:
         port = free.getsockname()[1]
     async with serving(make(f"http://127.0.0.1:{port}"), port=port) as url:
@@ -72,8 +72,8 @@ async def test_a_bridge_with_a_token_lets_in_who_has_it() -> None:
                 assert refused.headers["www-authenticate"].startswith("Bearer")
                 assert "resource_metadata" not in refused.headers["www-authenticate"]
             known = url.replace("/mcp", "/.well-known/oauth-protected-resource/mcp")
-            assert (await http.get(known)).status_code == 404  # no issuer is published
-    assert caller.content[0].text == "nobody"  # the token is the bridge's, and goes no further
+            assert (await http.get(known)).status_code == 404  # no issuer is configured
+    assert caller.content[0].text == "nobody"  # the bridge does not forward its token
 
 
 async def test_a_task_is_named_by_its_caller_alone_unless_the_bridge_is_told_otherwise() -> None:

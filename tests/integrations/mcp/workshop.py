@@ -1,4 +1,4 @@
-"""An agent that MCP hosts use: typed, streaming, asking, slow."""
+"""An agent for MCP hosts: typed, streaming, asking, slow."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from parley.security import Bearer, anonymous
 
 
 def judge(token: str) -> Caller | None:
-    """Return whose token it is."""
+    """Return the caller of a token."""
     return Caller(id="ann") if token == "token-of-ann" else None
 
 

@@ -1,4 +1,4 @@
-"""Agents of Microsoft Agent Framework, as its own tutorials shape them."""
+"""Agents of Microsoft Agent Framework, in the shapes of its tutorials."""
 
 from __future__ import annotations
 

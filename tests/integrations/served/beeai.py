@@ -1,4 +1,4 @@
-"""Agents and workflows of BeeAI, as its own tutorials shape them."""
+"""Agents and workflows of BeeAI, in the shapes of its tutorials."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Agents, crews and flows of CrewAI, as its own tutorials shape them."""
+"""Agents, crews and flows of CrewAI, in the shapes of its tutorials."""
 
 from __future__ import annotations
 

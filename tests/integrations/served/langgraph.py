@@ -260,7 +260,7 @@ def saved_by(make: Callable[..., object]) -> dict[str, Agent]:
     }
 
 
-# -- one agent on two replicas, of which each has its own locks ------------------------------------
+# -- one agent on two replicas, each with its own locks --------------------------------------------
 
 PLAIN = dict.fromkeys(("config", "context", "inputs", "resume")) | {"durability": "sync"}
 

@@ -1,4 +1,4 @@
-"""Agents, workflows and engines of LlamaIndex, in the shapes that its tutorials have."""
+"""Agents, workflows and engines of LlamaIndex, in the shapes of its tutorials."""
 
 from __future__ import annotations
 

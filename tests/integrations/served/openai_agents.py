@@ -1,4 +1,4 @@
-"""Agents of the OpenAI Agents SDK, in the shapes that its tutorials have."""
+"""Agents of the OpenAI Agents SDK, in the shapes of its tutorials."""
 
 from __future__ import annotations
 

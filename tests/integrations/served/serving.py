@@ -91,7 +91,7 @@ def serve(agents: Mapping[str, Agent]) -> None:
 
     def listening(url: str) -> None:
         print(url, flush=True)
-        os.dup2(2, 1)  # nobody reads what frameworks print, and a full pipe would stop them
+        os.dup2(2, 1)  # unread output of frameworks would fill the pipe and stop them
 
     threading.Thread(target=end, daemon=True).start()
     parley.serve(

@@ -1,4 +1,4 @@
-"""Agents of Strands, in the shapes that its tutorials have."""
+"""Agents of Strands, in the shapes of its tutorials."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A door in front of several replicas: every request goes to one of them, by chance."""
+"""A load balancer for several replicas: it sends each request to a random one."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ OWN = frozenset({"connection", "keep-alive", "transfer-encoding", "content-lengt
 
 
 class FrontDoor:
-    """What a load balancer without sticky sessions does.
+    """A load balancer without sticky sessions.
 
-    Each request goes to any replica that said to be ready when it was last asked, and to another
-    when that one cannot be reached. One that goes away before it answers is a 502, and one that
-    goes away in its answer breaks the connection. ``served`` counts requests by replica.
+    Each request goes to any replica whose last health check was good, or to another when that
+    replica is unreachable. A replica that fails before its response causes a 502; a failure within
+    the response breaks the connection. ``served`` counts requests by replica.
     """
 
     def __init__(self, replicas: Sequence[str], chance: random.Random) -> None:
@@ -37,7 +37,7 @@ class FrontDoor:
         self._session: aiohttp.ClientSession | None = None
 
     def order(self) -> list[str]:
-        """Return the replicas in the order in which a request tries them: the ready ones first."""
+        """Return the replicas in the order of attempts; unready ones only if none is ready."""
         some = [url for url in self.replicas if self._ready[url]]
         rest = [url for url in self.replicas if not self._ready[url]]
         self._chance.shuffle(some)
@@ -45,7 +45,7 @@ class FrontDoor:
         return some or rest
 
     async def look(self) -> None:
-        """Ask the replicas, again and again, whether they are ready."""
+        """Check in a loop whether the replicas are ready."""
         while True:
             await asyncio.gather(*(self._ask(url) for url in self.replicas))
             await let_time_pass(LOOK_SECONDS)
@@ -62,7 +62,7 @@ class FrontDoor:
             self._ready[url] = False
 
     async def pass_on(self, request: web.Request) -> web.StreamResponse:
-        """Have one of the replicas answer a request."""
+        """Forward a request to one replica."""
         assert self._session is not None
         body = await request.read()
         headers = {k: v for k, v in request.headers.items() if k.lower() not in OWN}
@@ -105,14 +105,14 @@ class FrontDoor:
 
 @asynccontextmanager
 async def front_door(replicas: Sequence[str], chance: random.Random) -> AsyncIterator[FrontDoor]:
-    """A door in front of replicas, given by their addresses, for as long as the context lasts."""
+    """Start a load balancer for replicas, given by their addresses, within the context."""
     door = FrontDoor(replicas, chance)
     app = web.Application(client_max_size=1 << 26)
     app.router.add_route("*", "/{path:.*}", door.pass_on)
-    # Whoever goes away has what runs for them ended: the replica hears of it too.
+    # When a caller disconnects, its request is canceled, also at the replica.
     runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True, access_log=None)
     await runner.setup()
-    # Every request gets a connection of its own: one that a dead replica left is no fault of it.
+    # Every request has its own connection, so that no connection of a dead replica is reused.
     connector = aiohttp.TCPConnector(limit=0, force_close=True)
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=5)
     async with aiohttp.ClientSession(

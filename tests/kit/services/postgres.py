@@ -1,7 +1,7 @@
 """A private PostgreSQL for tests, and a PgBouncer in front of it.
 
-``postgres`` is one server a test session (a worker of xdist has its own), ``postgres_url`` a schema
-of its own in it for each test. A test that kills its server starts one with ``running()``.
+``postgres`` is one server per test session (and per xdist worker); ``postgres_url`` is a schema in
+it for one test. A test that kills its server starts one with ``running()``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _schemas = itertools.count(1)
 
 
 def missing() -> str:
-    """Why there can be no server, empty when there can."""
+    """Return why there can be no server; empty when there can."""
     if os.name != "posix":
         return "PostgreSQL is started by these tests on POSIX systems only"
     try:
@@ -40,7 +40,7 @@ def missing() -> str:
 
 
 def _program(name: str) -> str:
-    """Where a program of PostgreSQL is, the newest of several; empty when it is nowhere."""
+    """Return the path of the newest version of a PostgreSQL program; empty without one."""
     found = [str(path) for place in _PLACES for path in Path("/").glob(f"{place[1:]}/{name}")]
 
     def version(path: str) -> int:
@@ -50,14 +50,14 @@ def _program(name: str) -> str:
 
 
 def _as_other() -> dict[str, Any]:
-    """How to start what refuses to run as root."""
+    """Return the options that start a program as another user than root."""
     if os.geteuid() != 0:
         return {}
     return {"user": "nobody", "group": "nogroup", "extra_groups": []}
 
 
 def _folder(name: str) -> Path:
-    """A new folder that the server may write to."""
+    """Return a new folder that the server may write to."""
     folder = Path(tempfile.mkdtemp(prefix=f"parley-{name}-", dir="/tmp"))
     if os.geteuid() == 0:
         shutil.chown(folder, "nobody", "nogroup")
@@ -65,9 +65,9 @@ def _folder(name: str) -> Path:
 
 
 class PostgresServer:
-    """A server of our own on loopback. ``options`` are settings of it (``fsync="off"``).
+    """A private server on loopback. ``options`` are its settings (``fsync="off"``).
 
-    One that is a ``standby`` of another server, which runs, follows it until it is promoted.
+    With ``standby``, a running server, it follows that server until it is promoted.
     """
 
     def __init__(self, standby: PostgresServer | None = None, **options: str) -> None:
@@ -98,26 +98,26 @@ class PostgresServer:
 
     @property
     def log(self) -> str:
-        """What the server said."""
+        """The server's log."""
         return (self._folder / "log").read_text(errors="replace")
 
     def url(self, database: str = "postgres", schema: str = "") -> str:
-        """The address of a database, and of a schema in it."""
+        """Return the address of a database, and of a schema in it."""
         query = f"?schema={schema}" if schema else ""
         return f"postgresql://{self.user}@127.0.0.1:{self.port}/{database}{query}"
 
     def new_url(self) -> str:
-        """An address that nobody used: a schema of its own, made by who opens it."""
+        """Return an unused address: a schema that the first client creates."""
         return self.url(schema=f"s{next(_schemas)}")
 
     def new_database(self) -> str:
-        """The address of a new database."""
+        """Return the address of a new database."""
         name = f"d{next(_schemas)}"
         self.execute(f"CREATE DATABASE {name}")
         return self.url(name)
 
     def execute(self, sql: str, database: str = "postgres") -> list[tuple[Any, ...]]:
-        """Do something as the server's owner; return what it found."""
+        """Run a statement as the server's owner; return its result."""
         import psycopg
 
         with psycopg.connect(self.url(database), autocommit=True) as connection:
@@ -125,11 +125,11 @@ class PostgresServer:
             return cursor.fetchall() if cursor.description else []
 
     def promote(self) -> None:
-        """Have a standby that has heard all that there was take its master's place."""
+        """Promote a standby that has received everything to the master."""
         self.execute("SELECT pg_promote(true, 60)")
 
     def cut_connections(self, database: str = "postgres") -> int:
-        """End all connections but this one, whatever they do; return how many."""
+        """End all other connections, whatever they do; return how many."""
         [(count,)] = self.execute(
             "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
             "WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'",
@@ -138,7 +138,7 @@ class PostgresServer:
         return int(count)
 
     def backends(self) -> list[int]:
-        """Return the processes that serve clients, but this one's."""
+        """Return the processes that serve other clients."""
         rows = self.execute(
             "SELECT pid FROM pg_stat_activity "
             "WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'"
@@ -146,7 +146,7 @@ class PostgresServer:
         return [pid for (pid,) in rows]
 
     def start(self) -> None:
-        """Start it and wait until it answers."""
+        """Start it and wait until it accepts connections."""
         settings = {
             "listen_addresses": "127.0.0.1",
             "port": str(self.port),
@@ -188,7 +188,7 @@ class PostgresServer:
                 return
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
-        """Shut it down: SIGINT at once, SIGTERM once all have gone, SIGQUIT without tidying up."""
+        """Stop it: SIGINT at once, SIGTERM after all clients left, SIGQUIT without cleanup."""
         if self._process is not None:
             self._process.send_signal(how)
             self._process.wait(_WAIT)
@@ -214,27 +214,27 @@ class PostgresServer:
         self.start()
 
     def pause(self) -> None:
-        """Stop all its processes in their tracks, until ``go_on``."""
+        """Stop all its processes (SIGSTOP), until ``go_on``."""
         for pid in (self.pid, *_children(self.pid)):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGSTOP)
 
     def go_on(self) -> None:
-        """Let it go on after ``pause``."""
+        """Continue after ``pause``."""
         for pid in (*_children(self.pid), self.pid):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
 
     def remove(self) -> None:
-        """Stop it and remove all that it kept."""
+        """Stop it and delete its data."""
         if self._process is not None:
             self.go_on()
-        self.stop(signal.SIGQUIT)  # nobody needs what it holds
+        self.stop(signal.SIGQUIT)  # the data is no longer needed
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def _children(pid: int) -> list[int]:
-    """The processes that a process started."""
+    """Return the child processes of a process."""
     found = subprocess.run(
         ["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, check=False
     )
@@ -279,16 +279,16 @@ class PgBouncer:
                 shutil.chown(path, "nobody", "nogroup")
 
     def url(self, database: str = "postgres", schema: str = "") -> str:
-        """The address of a database behind it."""
+        """Return the address of a database behind it."""
         query = f"?schema={schema}" if schema else ""
         return f"postgresql://{self._server.user}@127.0.0.1:{self.port}/{database}{query}"
 
     def new_url(self) -> str:
-        """An address that nobody used."""
+        """Return an unused address."""
         return self.url(schema=f"s{next(_schemas)}")
 
     def start(self) -> None:
-        """Start it and wait until it answers."""
+        """Start it and wait until it accepts connections."""
         import psycopg
 
         with (self._folder / "log").open("ab") as log:
@@ -311,7 +311,7 @@ class PgBouncer:
                 return
 
     def remove(self) -> None:
-        """End it and remove all that it kept."""
+        """Stop it and delete its data."""
         if self._process is not None:
             self._process.kill()
             self._process.wait(_WAIT)
@@ -321,7 +321,7 @@ class PgBouncer:
 
 @contextmanager
 def running(**options: str) -> Iterator[PostgresServer]:
-    """A server for one test, which may kill it."""
+    """Start a server for one test, which may kill it."""
     if why := missing():
         pytest.skip(why)
     server = PostgresServer(**options)
@@ -334,7 +334,7 @@ def running(**options: str) -> Iterator[PostgresServer]:
 
 @contextmanager
 def standing_by(server: PostgresServer) -> Iterator[PostgresServer]:
-    """A standby of a server, which from then on acknowledges what the standby has taken."""
+    """Start a standby; the server then acknowledges only writes that the standby has received."""
     standby = PostgresServer(standby=server)
     try:
         standby.start()
@@ -347,7 +347,7 @@ def standing_by(server: PostgresServer) -> Iterator[PostgresServer]:
 
 @contextmanager
 def pooled(server: PostgresServer) -> Iterator[PgBouncer]:
-    """A PgBouncer in front of a server."""
+    """Start a PgBouncer in front of a server."""
     if shutil.which("pgbouncer") is None and not Path("/usr/sbin/pgbouncer").exists():
         pytest.skip("PgBouncer is not installed")
     pooler = PgBouncer(server)
@@ -360,12 +360,12 @@ def pooled(server: PostgresServer) -> Iterator[PgBouncer]:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
-    """The server of this test session. It must not be stopped, nor its connections cut."""
+    """The server of this test session. Tests must not stop it, nor cut its connections."""
     with running() as server:
         yield server
 
 
 @pytest.fixture
 def postgres_url(postgres: PostgresServer) -> str:
-    """The address of a schema of the test's own."""
+    """The address of a schema for one test."""
     return postgres.new_url()

@@ -1,4 +1,4 @@
-"""A TCP line between two programs, with the faults that lines have."""
+"""A TCP line between two programs, with network faults."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ PIECE = 65536
 
 
 class FaultyProxy:
-    """Passes connections on to a server, on a port that stays the same over all faults.
+    """Forwards connections to a server, on a port that survives all faults.
 
-    ``delay`` holds every piece back for so many seconds, each way. ``rate`` is how many bytes a
-    second a connection passes each way. ``drop_after`` cuts connections that are made from now on
-    after so many bytes of the answer. All three may be set at any time; ``None`` and 0 end them.
+    ``delay`` delays every piece by that many seconds, each way. ``rate`` limits the bytes per
+    second of a connection, each way. ``drop_after`` cuts new connections after that many bytes of
+    the response. All three may be set at any time; ``None`` and 0 end them.
     """
 
     def __init__(self, host: str, port: int) -> None:
@@ -40,43 +40,43 @@ class FaultyProxy:
 
     @property
     def connections(self) -> int:
-        """How many connections there are."""
+        """Return the number of connections."""
         return len(self._pairs)
 
     async def accept(self) -> None:
-        """Take connections; what there is at the beginning."""
+        """Accept connections, which is the initial state."""
         if self._listener is None:
             held, self._held = self._held or _bound(self.port), None
             self.port = held.getsockname()[1]
             self._listener = await asyncio.start_server(self._serve, sock=held)
 
     def refuse(self) -> None:
-        """Refuse new connections; those that there are stay."""
+        """Reject new connections; existing ones stay."""
         if self._listener is not None:
             self._listener.close()
             self._listener = None
-            # The port is kept: nobody else gets it, and nobody is let in.
+            # Keep the port: another process cannot take it, and no client can connect.
             self._held = _bound(self.port)
 
     def cut(self) -> None:
-        """Break all connections off, both ends of each."""
+        """Break all connections, both ends of each."""
         for near, far in list(self._pairs):
             for writer in (near, far):
                 _reset(writer)
 
     def freeze(self) -> None:
-        """Let nothing pass any more, and close nothing: a network that swallows everything."""
+        """Stop all traffic without closing anything: a network that swallows everything."""
         self._passing.clear()
 
     def thaw(self) -> None:
-        """Let what waits pass, and what comes."""
+        """Let waiting and new data pass."""
         self._passing.set()
 
     def hold(self, is_held: Callable[[], bool]) -> None:
-        """Let nothing pass some ways of some connections any more, and close nothing.
+        """Stop some directions of some connections, without closing anything.
 
-        ``is_held`` says it of each way of each. New connections are as good as ever, so what is
-        held may come long after what was said later.
+        ``is_held`` decides for each direction of each connection. New connections are not affected,
+        so held data may arrive long after later data.
         """
         for ways in self._pairs.values():
             for way in ways:
@@ -84,19 +84,19 @@ class FaultyProxy:
                     way.clear()
 
     def release(self) -> None:
-        """Let all that is held pass."""
+        """Let all held data pass."""
         for ways in self._pairs.values():
             for way in ways:
                 way.set()
 
     def half_close(self) -> None:
-        """Tell every client that its server has said all, while its server still listens."""
+        """Send every client the end of the server's data, while the server still listens."""
         for near, _ in list(self._pairs):
             with contextlib.suppress(OSError, RuntimeError):
                 near.write_eof()
 
     def heal(self) -> None:
-        """End every fault but that of refusing."""
+        """End every fault except rejecting."""
         self.delay, self.rate, self.drop_after = 0.0, None, None
         self.release()
         self.thaw()
@@ -120,7 +120,7 @@ class FaultyProxy:
         self.accepted += 1
         limit = self.drop_after
         try:
-            # A frozen line takes a connection, as the system's backlog would, and then is silent.
+            # A frozen line accepts a connection, as the system's backlog would, and then is silent.
             await self._passing.wait()
             try:
                 far_reader, far = await asyncio.open_connection(*self._there)
@@ -153,7 +153,7 @@ class FaultyProxy:
         limit: int | None,
         may_pass: asyncio.Event,
     ) -> None:
-        """Pass on what one side says until it has said all; raises when the line is cut."""
+        """Forward one side's data until its end; raises when the line is cut."""
         while True:
             piece = await reader.read(PIECE if limit is None else min(PIECE, limit))
             await self._passing.wait()
@@ -182,7 +182,7 @@ def _bound(port: int) -> socket.socket:
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
-    """End a connection at once, so that the other side hears of it as of a broken line."""
+    """Reset a connection, so that the other side sees a broken line."""
     sock = writer.get_extra_info("socket")
     if sock is not None:
         with contextlib.suppress(OSError):
@@ -192,7 +192,7 @@ def _reset(writer: asyncio.StreamWriter) -> None:
 
 @asynccontextmanager
 async def line(port: int, host: str = "127.0.0.1") -> AsyncIterator[FaultyProxy]:
-    """A line to a port, for as long as the context lasts."""
+    """Open a line to a port within the context."""
     made = FaultyProxy(host, port)
     await made.accept()
     try:

@@ -1,7 +1,7 @@
-"""Private Redis servers for tests: one, a cluster, and some that Sentinels watch.
+"""Private Redis servers for tests: one, a cluster, and servers that Sentinels watch.
 
-``redis`` is one server a test session (a worker of xdist has its own). A test that kills its
-server, or needs more of them, starts them with ``running()``, ``cluster()``, ``watched()``.
+``redis`` is one server per test session (and per xdist worker). A test that kills its server, or
+needs more of them, starts them with ``running()``, ``cluster()``, ``watched()``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _WAIT = 60.0
 
 
 def missing() -> str:
-    """Why there can be no server, empty when there can."""
+    """Return why there can be no server; empty when there can."""
     try:
         import redis  # noqa: F401
     except ImportError:
@@ -47,7 +47,7 @@ def _until(done: Callable[[], bool], what: str) -> None:
 
 
 class RedisServer:
-    """A server of our own on loopback. ``options`` are lines of its configuration."""
+    """A private server on loopback. ``options`` are lines of its configuration."""
 
     def __init__(self, *options: str, port: int = 0, kind: str = "") -> None:
         self.port = port or free_port()
@@ -72,11 +72,11 @@ class RedisServer:
 
     @property
     def url(self) -> str:
-        """The address of a bus on it."""
+        """Return the address of a bus on it."""
         return f"redis://127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        """Start it and wait until it answers."""
+        """Start it and wait until it responds."""
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 [_program(), self.folder / "conf", *([self._kind] if self._kind else [])],
@@ -92,13 +92,13 @@ class RedisServer:
         try:
             with socket.create_connection(("127.0.0.1", self.port), 5) as line:
                 line.sendall(b"PING\r\n")
-                # One that wants a password answers too.
+                # A server with a password responds too.
                 return line.recv(100)[:5] in (b"+PONG", b"-NOAU")
         except OSError:
             return False
 
     def ask(self, *words: str) -> str:
-        """Give it a command; return the beginning of what it answers, as it stands on the wire."""
+        """Send a command; return the beginning of the raw response."""
         with socket.create_connection(("127.0.0.1", self.port), 10) as line:
             packed = [f"*{len(words)}\r\n".encode()]
             packed += [b"$%d\r\n%b\r\n" % (len(w.encode()), w.encode()) for w in words]
@@ -113,15 +113,15 @@ class RedisServer:
         self._process = None
 
     def pause(self) -> None:
-        """Stop it in its tracks, until ``go_on``."""
+        """Stop it (SIGSTOP), until ``go_on``."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def go_on(self) -> None:
-        """Let it go on after ``pause``."""
+        """Continue after ``pause``."""
         os.kill(self.pid, signal.SIGCONT)
 
     def remove(self) -> None:
-        """Kill it and remove all that it kept. Idempotent."""
+        """Kill it and delete its data. Idempotent."""
         if self._process is not None:
             self.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -129,7 +129,7 @@ class RedisServer:
 
 @contextmanager
 def running(*options: str) -> Iterator[RedisServer]:
-    """A server, for as long as the context lasts. Skips the test where there can be none."""
+    """Start a server within the context. Skips the test without Redis."""
     if reason := missing():
         pytest.skip(reason)
     server = RedisServer(*options)
@@ -142,7 +142,7 @@ def running(*options: str) -> Iterator[RedisServer]:
 
 @contextmanager
 def cluster(masters: int = 3) -> Iterator[list[RedisServer]]:
-    """A cluster of so many nodes, which share the slots. No node has a replica."""
+    """Start a cluster of this many nodes, which share the slots. No node has a replica."""
     if reason := missing():
         pytest.skip(reason)
     with ExitStack() as all_of_them:
@@ -179,7 +179,7 @@ def cluster(masters: int = 3) -> Iterator[list[RedisServer]]:
 
 @contextmanager
 def watched(sentinels: int = 1) -> Iterator[tuple[list[RedisServer], list[RedisServer]]]:
-    """A master and a replica of it, and Sentinels that watch them as the service ``hints``."""
+    """Start a master with a replica, and Sentinels that watch them as the service ``hints``."""
     if reason := missing():
         pytest.skip(reason)
     with ExitStack() as all_of_them:
@@ -214,6 +214,6 @@ def watched(sentinels: int = 1) -> Iterator[tuple[list[RedisServer], list[RedisS
 
 @pytest.fixture(scope="session")
 def redis() -> Iterator[RedisServer]:
-    """The server of this test session. It must not be stopped."""
+    """The server of this test session. Tests must not stop it."""
     with running() as server:
         yield server

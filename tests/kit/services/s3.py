@@ -1,7 +1,7 @@
-"""A private object store with the interface of S3: moto's server, in a process of its own.
+"""A private object store with the interface of S3: moto's server, in a separate process.
 
-``s3`` is one server a test session (a worker of xdist has its own), with the environment that
-clients of S3 read. Tests take a bucket or a prefix each.
+``s3`` is one server per test session (and per xdist worker), with the environment variables of S3
+clients. Each test uses its own bucket or prefix.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ BUCKET = "parley"
 
 
 def missing() -> str:
-    """Why there can be no server, empty when there can."""
+    """Return why there can be no server; empty when there can."""
     absent = [name for name in ("moto", "flask", "obstore") if find_spec(name) is None]
     return f"not installed: {', '.join(absent)}" if absent else ""
 
 
 class S3Server:
-    """A server of our own on loopback, with one bucket."""
+    """A private server on loopback, with one bucket."""
 
     def __init__(self) -> None:
         self.port = free_port()
@@ -45,7 +45,7 @@ class S3Server:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it, wait until it answers, and make the bucket."""
+        """Start it, wait until it responds, and create the bucket."""
         self._process = subprocess.Popen(
             [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)],
             stdout=subprocess.DEVNULL,
@@ -67,7 +67,7 @@ class S3Server:
         return True
 
     def end(self) -> None:
-        """End it."""
+        """Stop it."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -80,7 +80,7 @@ class S3Server:
 
 @contextmanager
 def running() -> Iterator[S3Server]:
-    """Run a server while the context lasts; skips where there can be none."""
+    """Run a server within the context; skips the test without moto."""
     if reason := missing():
         pytest.skip(reason)
     server = S3Server()
@@ -93,7 +93,7 @@ def running() -> Iterator[S3Server]:
 
 @pytest.fixture(scope="session")
 def s3() -> Iterator[S3Server]:
-    """One server for the tests of this process, whose clients find it in the environment."""
+    """One server for the tests of this process; clients find it through the environment."""
     with running() as server:
         before = {name: os.environ.get(name) for name in server.environment}
         os.environ.update(server.environment)

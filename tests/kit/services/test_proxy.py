@@ -1,4 +1,4 @@
-"""The faults of a line are what they say: what is tested through it rests on that."""
+"""Tests of the faulty proxy's faults, on which other tests rely."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 async def echo() -> AsyncIterator[FaultyProxy]:
-    """A line to a server that says back what it is told, and at the end how much it was."""
+    """Open a line to a server that echoes its input, and at the end the number of bytes."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         total = 0
@@ -47,7 +47,7 @@ async def open_(made: FaultyProxy) -> tuple[asyncio.StreamReader, asyncio.Stream
 async def say(
     made: FaultyProxy, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> None:
-    """Say something and hear it again."""
+    """Send data and read its echo."""
     writer.write(b"hello")
     assert await reader.readexactly(5) == b"hello"
 

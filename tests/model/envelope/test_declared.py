@@ -1,4 +1,4 @@
-"""What an agent may declare for the envelope protocol, and what is refused with which words."""
+"""Valid declarations of an agent for the envelope protocol, and the errors for invalid ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loaded by every Python process that a test starts while mutants are tried."""
+"""Loaded by every Python process that a test starts in a mutant run."""
 
 import contextlib
 

@@ -41,7 +41,7 @@ async def do(command: dict[str, Any]) -> Items:
     if command["do"] == "card":
         yield {"name": A2AClient(command["url"], fetch_card=True).agent_card["name"]}
         return
-    client = A2AClient(command["url"])  # which fetches no card unless it is told to
+    client = A2AClient(command["url"])  # by default it fetches no card
     first, *others = command["texts"]
     if command["do"] == "stream":
         async for answer in client.stream_message(message(command, first)):

@@ -19,7 +19,7 @@ class Refused(Exception):
 def remote(command: dict[str, Any]) -> RemoteA2aAgent:
     card = command["url"].rstrip("/") + AGENT_CARD_WELL_KNOWN_PATH
     options: dict[str, Any] = {}
-    if command["binding"] != "JSONRPC":  # which is what it takes by itself
+    if command["binding"] != "JSONRPC":  # the client's default
         config = ClientConfig(
             httpx_client=httpx.AsyncClient(), supported_protocol_bindings=[command["binding"]]
         )
@@ -51,7 +51,7 @@ async def do(command: dict[str, Any]) -> Items:
                 raise Refused(event.error_message)
             said = event.content.parts if event.content else None
             piece = "".join(part.text or "" for part in said or () if not part.thought)
-            # A question of the remote agent is a call of a function here.
+            # A question of the remote agent arrives as a function call.
             piece += "".join(call.args["input_required"] for call in event.get_function_calls())
             if command["do"] == "stream":
                 yield {"text": piece, "partial": event.partial}

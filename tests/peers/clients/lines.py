@@ -1,6 +1,6 @@
-"""What the frameworks' clients share.
+"""The shared loop of the frameworks' clients.
 
-Commands come in as lines of JSON, what comes of them goes out as such.
+It reads commands and writes results as lines of JSON.
 """
 
 import asyncio
@@ -39,6 +39,6 @@ async def _main(do: Do) -> None:
 def drive(do: Do) -> None:
     """Have ``do`` perform each command; it yields the items, and raises what its API tells of."""
     logging.disable()
-    sys.stdout = io.StringIO()  # frameworks print
+    sys.stdout = io.StringIO()  # hides the output of frameworks
     asyncio.run(_main(do))
-    os._exit(0)  # what a framework still has at work is let go
+    os._exit(0)  # drops unfinished work of a framework

@@ -1,7 +1,7 @@
-"""The official Python SDK's client of 0.3, driven line by line as the one of 1.x is.
+"""The official Python SDK's client of 0.3, driven line by line like the client of 1.x.
 
-Parameters and results are the JSON of 0.3. With ``"version": "minimal"`` it is given nothing but
-the address: the card is the SDK's own ``minimal_agent_card``.
+Parameters and results are the JSON of 0.3. With ``"version": "minimal"`` it gets nothing but the
+address: the card is the SDK's own ``minimal_agent_card``.
 """
 
 import asyncio

@@ -1,10 +1,9 @@
 """The official Python SDK's client of 1.x, driven line by line.
 
-Run by the interpreter of the peer's own environment. Reads commands from standard input, each a
-line of JSON: ``{"id", "do", "url", "binding", "version", "params", "headers"}``. What comes of one
-is written to standard output as lines with its id: ``item`` for every event or result, then
-``end``, with ``error`` (the name of its class) and ``said`` if it failed. Commands run side by
-side.
+The interpreter of the peer's own environment runs it. It reads commands from standard input, each a
+line of JSON: ``{"id", "do", "url", "binding", "version", "params", "headers"}``. For each command
+it writes lines with its id to standard output: ``item`` for every event or result, then ``end``, on
+failure with ``error`` (the name of its class) and ``said``. Commands run concurrently.
 """
 
 import asyncio
@@ -62,7 +61,7 @@ async def client_of(command: dict[str, Any]) -> tuple[types.AgentCard, Client]:
             for interface in card.supported_interfaces
             if (interface.protocol_binding, interface.protocol_version) == (binding, version)
         )
-        # The SDK asks for the extended card only where it is promised.
+        # The SDK requests the extended card only if the card declares it.
         only.capabilities.extended_agent_card = True
         config = ClientConfig(
             streaming=streaming,

@@ -1,6 +1,6 @@
-"""The official Rust SDK's command line, driven as the README says.
+"""The official Rust SDK's command line, driven as the README describes.
 
-Run by this project's own interpreter; the argument is the program.
+This project's own interpreter runs it; the argument is the program.
 """
 
 import base64

@@ -2,8 +2,8 @@
 
     python from_the_page.py URL KEY
 
-``URL`` is the address of an agent ``one`` beside an agent ``two``, both of the type ``library``;
-``KEY`` is the secret of the key ``key-1`` of ``shop``, in base64url. It prints what it heard as
+``URL`` is the address of an agent ``one``, next to an agent ``two``, both of the type ``library``;
+``KEY`` is the secret of the key ``key-1`` of ``shop``, in base64url. It prints the responses as
 JSON. It uses the standard library, ``websockets`` and, for Ed25519, ``cryptography``.
 """
 
@@ -37,7 +37,7 @@ def now() -> str:
 
 
 def message(kind: str, payload: Json, *, source: str, **members: Any) -> Json:
-    """A message with the six members that are required."""
+    """Return a message with the six required members."""
     info: Json = {name: members.pop(name) for name in ("subType", "priority") if name in members}
     if "correlationId" in members:
         info["correlationId"] = members.pop("correlationId")
@@ -53,7 +53,7 @@ def message(kind: str, payload: Json, *, source: str, **members: Any) -> Json:
 
 
 def request(action: str, parameters: Any = None, *, source: str = "page", **members: Any) -> Json:
-    """A REQUEST; ``metadata`` is that of its payload."""
+    """Return a REQUEST; ``metadata`` belongs to its payload."""
     payload: Json = {"action": action}
     if parameters is not None:
         payload["parameters"] = parameters
@@ -63,7 +63,7 @@ def request(action: str, parameters: Any = None, *, source: str = "page", **memb
 
 
 def canonical(members: Json) -> bytes:
-    """RFC 8785, for messages without fractions and rare characters."""
+    """Encode by RFC 8785, for messages without fractions and rare characters."""
     security = {k: v for k, v in members["security"].items() if k != "signature"}
     bare = {**members, "security": security}
     return json.dumps(bare, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
@@ -78,7 +78,7 @@ def decoded(text: str) -> bytes:
 
 
 def signed(members: Json, secret: bytes) -> Json:
-    """The message with a fresh signature by ``key-1``."""
+    """Return the message with a fresh signature by ``key-1``."""
     security = {
         "timestamp": now(),
         "nonce": uuid.uuid4().hex,
@@ -91,7 +91,7 @@ def signed(members: Json, secret: bytes) -> Json:
 
 
 class Socket:
-    """One WebSocket: it answers HEARTBEATs, and sorts answers by what they answer."""
+    """One WebSocket: it answers HEARTBEATs, and sorts responses by request."""
 
     def __init__(self, socket: ClientConnection, source: str) -> None:
         self.socket = socket
@@ -140,14 +140,14 @@ class Socket:
             return await self.of(id).get()
 
     async def ask(self, members: Json) -> Json:
-        """The RESPONSE, or the HEARTBEAT, that answers a message."""
+        """Return the RESPONSE, or the HEARTBEAT, to a message."""
         id = await self.send(members)
         while (answer := await self.next(id))["message"]["type"] == "EVENT":
             pass
         return answer
 
     async def all(self, members: Json) -> list[Json]:
-        """All answers of one agent to a REQUEST."""
+        """Return all responses of one agent to a REQUEST."""
         id, is_command = await self.send(members), members["message"].get("subType") == "command"
         found: list[Json] = []
         while not found or not is_last(found[-1], is_command):
@@ -159,7 +159,7 @@ class Socket:
         await self._reading
 
     async def cut(self) -> None:
-        """Let the connection go dead."""
+        """Break the connection without closing it."""
         self.socket.transport.abort()
         await self._reading
 
@@ -172,7 +172,7 @@ def is_last(answer: Json, is_command: bool) -> bool:
 
 
 def post(url: str, members: Json | bytes, **headers: str) -> tuple[int, str, list[Json]]:
-    """Status, media type and messages of the answer to a POST."""
+    """Return status, media type and messages of the response to a POST."""
     body = members if isinstance(members, bytes) else json.dumps(members).encode()
     asked = urllib.request.Request(url, body, {"Content-Type": "application/json", **headers})
     try:
@@ -217,7 +217,7 @@ async def requests_and_streams(url: str) -> Json:
     asked = await socket.ask(request("lend"))
     task = asked["payload"]["metadata"]["taskId"]
     lent = await socket.ask(request("lend", "Tides", metadata={"taskId": task}))
-    # The same messageId is the same request; another content is refused.
+    # The same messageId means the same request; other content is rejected.
     twice = request("search", {"query": "once"})
     first, again = await socket.ask(twice), await socket.ask({**twice, "timestamp": now()})
     reused = await socket.ask({**request("count"), "messageId": twice["messageId"]})
@@ -241,7 +241,7 @@ async def requests_and_streams(url: str) -> Json:
 
 
 async def resumption(url: str) -> Json:
-    """A command whose socket is cut goes on after the last EVENT, over another one."""
+    """A command whose socket is cut resumes after the last EVENT, over another socket."""
     asked = request("count", subType="command")
     first = await Socket.open(url)
     id = await first.send(asked)
@@ -251,7 +251,7 @@ async def resumption(url: str) -> Json:
     again = {**asked, "payload": {**asked["payload"], "metadata": metadata}, "timestamp": now()}
     second = await Socket.open(url)
     rest = await second.all(again)
-    # The task that it knows can be followed, too.
+    # A client can also follow a task by its id.
     task = seen[0]["payload"]["metadata"]["taskId"]
     follow = request("a2a.SubscribeToTask", {"id": task}, metadata={"after": 2})
     followed = await second.all(follow)
@@ -352,7 +352,7 @@ async def broadcasts(url: str) -> Json:
 
 
 async def order_and_cancellation(url: str) -> Json:
-    """The server works on one REQUEST of a connection at a time here."""
+    """Here the server handles one REQUEST of a connection at a time."""
     socket = await Socket.open(url)
     held = await socket.send(request("hold"))
     while (await asyncio.to_thread(post, url, request("held")))[2][0]["payload"]["results"] == [0]:
@@ -368,7 +368,7 @@ async def order_and_cancellation(url: str) -> Json:
     for id in ids:
         await socket.next(id)
     noted = await socket.ask(request("noted"))
-    # A task that is canceled, and one whose EVENTs are read no more.
+    # One task is canceled; the client stops reading the EVENTs of another.
     command = await socket.send(request("endless", subType="command"))
     task = (await socket.next(command))["payload"]["metadata"]["taskId"]
     canceled = await socket.ask(request("a2a.CancelTask", {"id": task}))

@@ -1,4 +1,4 @@
-"""The same conversation as ``conversation.cjs`` has, with Python's WebSocket libraries."""
+"""The conversation of ``conversation.cjs``, with Python's WebSocket libraries."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def by_aiohttp(url: str) -> AsyncIterator[Line]:
 
 
 async def converse(opened: Callable[[str], Any], url: str, name: str) -> dict[str, Any]:
-    """Return what a client heard, in the form that ``conversation.cjs`` prints."""
+    """Return the responses to a client, in the output format of ``conversation.cjs``."""
     seen: list[Received] = []
 
     async def ask(line: Line, id: str, type: str, payload: Any, **more: str) -> None:

@@ -1,4 +1,4 @@
-"""WebSocket clients by other people talk to a Parley server by the envelope protocol."""
+"""Third-party WebSocket clients talk to a Parley server by the envelope protocol."""
 
 from __future__ import annotations
 

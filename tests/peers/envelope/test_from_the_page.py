@@ -1,4 +1,4 @@
-"""A client that was made from the specification page alone, and a Parley server."""
+"""A client written from the specification page alone, and a Parley server."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def library(name: str) -> Agent:
 
 
 def narrow() -> Agent:
-    """An agent that tells in which order its requests ran."""
+    """An agent that reports the order in which its requests ran."""
     agent, noted, gate = Agent("narrow", key="narrow"), [], asyncio.Event()
     holding = 0
 

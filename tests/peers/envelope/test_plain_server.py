@@ -23,7 +23,7 @@ NUMBERS = itertools.count(1)
 
 
 class PlainServer:
-    """Knows the action ``add``, the command ``count`` and, for each client, to ask it ``who``."""
+    """Has the action ``add`` and the command ``count``, and asks each client ``who``."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -42,7 +42,7 @@ class PlainServer:
             pass
 
     async def ask(self, socket: ServerConnection) -> None:
-        """Send the client a REQUEST, the same over each connection: it is handled once."""
+        """Send the client a REQUEST, the same over each connection: the client handles it once."""
         asked = self.message({"messageId": ""}, "REQUEST", {"action": "who", "parameters": [1]})
         del asked["message"]["correlationId"]
         await socket.send(json.dumps({**asked, "messageId": "asked-once"}))
@@ -85,7 +85,7 @@ class PlainServer:
 
     def message(self, asked: Any, type: str, payload: Any) -> Any:
         return {
-            "version": "1.3",  # a later minor version, with a member of its own
+            "version": "1.3",  # a later minor version, with an additional member
             "messageId": f"plain-{next(NUMBERS)}",
             "timestamp": "2026-11-23T09:00:00Z",
             "source": {"agentId": "plain"},
@@ -128,5 +128,5 @@ async def test_everything_of_the_client_works_with_a_plain_server(server: PlainS
     assert server.notified == [{"a": 1}]
     assert server.connections == 2
     assert server.answers == [("asked-once", ["me", [1]])] * 2
-    assert len(asked) == 1  # the second time the same answer is sent again
+    assert len(asked) == 1  # the second REQUEST gets the same answer again
     assert asked[0].sender == "plain"

@@ -46,7 +46,7 @@ def main() -> None:
         port = probe.getsockname()[1]
     server = A2AServer(config=A2AServerConfig(host="127.0.0.1", port=port))
     server.register(Scripted(), name=NAME, url=f"http://127.0.0.1:{port}")
-    # It listens by itself, and ends with the process.
+    # It listens in a thread that ends with the process.
     threading.Thread(target=server.serve, daemon=True).start()
     while socket.socket().connect_ex(("127.0.0.1", port)):
         threading.Event().wait(0.05)

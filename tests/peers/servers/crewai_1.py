@@ -1,4 +1,4 @@
-"""A CrewAI agent with a scripted model, in the official SDK's server as its users put it there."""
+"""A CrewAI agent with a scripted model, in the official SDK's server as its users deploy it."""
 
 import os
 

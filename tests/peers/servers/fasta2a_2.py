@@ -22,7 +22,7 @@ class Scripted(Worker):
         parts = params["message"]["parts"]
         text = " ".join(part["text"] for part in parts if "text" in part)
         if text.startswith("slow"):
-            return  # it goes on elsewhere, until it is canceled
+            return  # continues elsewhere, until it is canceled
         files = [
             (len(base64.b64decode(part["raw"])), part["media_type"])
             for part in parts

@@ -1,6 +1,6 @@
 """An agent of Microsoft Agent Framework with a scripted client, as its users serve one.
 
-Its ``A2AExecutor`` stands in the official SDK's server, with a card as in the framework's own
+Its ``A2AExecutor`` runs in the official SDK's server, with a card as in the framework's own
 example: the interface has no version.
 """
 

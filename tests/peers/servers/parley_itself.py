@@ -1,4 +1,4 @@
-"""The same agent on Parley's server, as far as it asks and is answered.
+"""The same agent on Parley's server, with its questions and replies.
 
 Prints its address, then serves until its standard input closes.
 """

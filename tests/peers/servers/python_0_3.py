@@ -1,7 +1,7 @@
 """An agent on the official Python SDK's server of 0.3, as its users write one.
 
-Run by the interpreter of the peer's own environment; prints its address, then serves until its
-standard input closes. What it does is decided by the first word of the message, as in the others.
+The interpreter of the peer's own environment runs it. It prints its address, then serves until its
+standard input closes. The first word of the message selects the action, as in the other agents.
 """
 
 import asyncio
@@ -160,7 +160,7 @@ def card(url: str, grpc: str) -> AgentCard:
 
 
 async def main() -> None:
-    logging.disable()  # the agent fails when it is asked to
+    logging.disable()  # the agent fails on purpose
     listener = socket.socket(proto=socket.IPPROTO_TCP)
     listener.bind(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"

@@ -1,4 +1,4 @@
-"""What the frameworks' servers share: what their scripted models say, and being served."""
+"""Shared code of the frameworks' servers: the scripted models' replies, and serving."""
 
 import asyncio
 import io
@@ -53,7 +53,7 @@ async def _serve(make: Callable[[str, int], Any]) -> None:
 
 def serve(make: Callable[[str, int], Any]) -> None:
     """Serve the app that ``make`` makes for a host and a port, until standard input closes."""
-    logging.disable()  # agents fail when they are asked to
-    sys.stdout = io.StringIO()  # frameworks print
+    logging.disable()  # agents fail on purpose
+    sys.stdout = io.StringIO()  # hides the output of frameworks
     asyncio.run(_serve(make))
-    os._exit(0)  # a model that works without end is let go
+    os._exit(0)  # drops a model that works without end

@@ -1,7 +1,7 @@
 """Signs and verifies cards with the official Python SDK of 1.x.
 
-Reads a list of commands in JSON, and writes a list of answers: ``{"card": ...}`` or
-``{"name": ...}``, else ``{"error": ..., "said": ...}``.
+Reads a list of commands in JSON, and writes a list of answers: ``{"card": ...}`` or ``{"name":
+...}``, else ``{"error": ..., "said": ...}``.
 """
 
 import asyncio

@@ -3,7 +3,7 @@
     python receiver.py hmac SECRET
     python receiver.py jwt ADDRESS_OF_KEYS ISSUER
 
-It prints its address, then a line of JSON for each delivery, and ends when its standard input does.
+It prints its address, then a line of JSON for each delivery, and ends with its standard input.
 """
 
 from __future__ import annotations

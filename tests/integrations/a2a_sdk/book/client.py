@@ -1,4 +1,4 @@
-"""A client as books print one for version 0.3.10 of the official SDK: ``client.py URL``."""
+"""A client as in books about version 0.3.10 of the official SDK: ``client.py URL``."""
 
 import asyncio
 import sys

@@ -1,4 +1,4 @@
-"""A time agent as books print one for version 0.3.10 of the official SDK, with its own server."""
+"""A time agent as in books about version 0.3.10 of the official SDK, with its own server."""
 
 import asyncio
 from datetime import datetime
