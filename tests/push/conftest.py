@@ -1,4 +1,4 @@
-"""Agents in process, for the tests of this room."""
+"""In-process agents for the tests of webhooks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Agents in process that tell webhooks on this machine."""
+"""In-process agents that send notifications to local webhooks."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ PATIENT = replace(QUICK, gives_up_after=60.0, gives_up_replies_after=60.0)
 
 
 class Pushed:
-    """A caller of one agent, who names webhooks."""
+    """A caller of one agent, with webhooks."""
 
     def __init__(self, host: Host) -> None:
         self.host = host
@@ -96,7 +96,7 @@ class Pushed:
         await self.service.delete_task_push_notification_config(asked, context or self.context)
 
     async def settled(self, task_id: str, state: PushState, push_id: str = "default") -> PushRecord:
-        """Return a configuration as the store keeps it, once it is in a state there."""
+        """Return a stored configuration once it has a given state."""
         async with asyncio.timeout(10):
             while True:
                 for push in await self.store.pushes(task_id):
@@ -123,7 +123,7 @@ async def pushing(
     drain: float = 0.0,
     **options: Any,
 ) -> AsyncIterator[Pushed]:
-    """An agent that runs for as long as the context lasts, with options of its server."""
+    """Run an agent within the context, with server options."""
     host = Host(
         placed(agent),
         store or MemoryTaskStore(),
@@ -138,7 +138,7 @@ async def pushing(
 
 
 def gated() -> tuple[Agent, asyncio.Event]:
-    """An agent that says that it works, waits for a gate, and ends."""
+    """An agent that reports that it works, waits for a gate, and ends."""
     agent, gate = Agent("Gated"), asyncio.Event()
 
     @agent.skill(replies="task")
@@ -151,7 +151,7 @@ def gated() -> tuple[Agent, asyncio.Event]:
 
 
 def writer(chunks: int) -> Agent:
-    """An agent that streams so many chunks."""
+    """An agent that streams a number of chunks."""
     agent = Agent("Writer")
 
     @agent.skill

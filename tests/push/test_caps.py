@@ -1,4 +1,4 @@
-"""The cap of a destination: however many callers, webhooks and names, one victim gets no more."""
+"""The limit of a destination: more callers, webhooks or names get no more deliveries through."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Victim:
-    """Takes what is posted, and counts it."""
+    """Accepts and counts POST requests."""
 
     def __init__(self) -> None:
         self.taken = self.active = self.most_active = 0
@@ -56,7 +56,7 @@ def record(url: str, push_id: str) -> PushRecord:
 
 
 async def aim(push: PushDispatcher, store: MemoryTaskStore, callers: int, webhooks: int) -> None:
-    """Have so many callers name so many webhooks each at one victim."""
+    """Register webhooks of several callers at one victim."""
     for caller in range(callers):
         for n in range(webhooks // 20):
             task_id = f"{caller}-{n}"
@@ -122,7 +122,7 @@ async def test_many_names_of_one_machine_have_one_cap() -> None:
         await hook.until(lambda told: len(told) >= 10)
         await let_time_pass(0.5)
         assert len(hook.told) <= 12
-        # What waits is no failure.
+        # Waiting deliveries are no failures.
         for n in range(40):
             assert not (await pushed.store.pushes(await first_task(pushed, n)))[0].note
 
@@ -131,7 +131,7 @@ async def first_task(pushed: Any, n: int) -> str:
     return str(list(pushed.store._logs)[n])
 
 
-# -- one cap, with a clock of its own ------------------------------------------------------------
+# -- one limit, with its own clock ---------------------------------------------------------------
 
 
 async def test_token_endpoints_have_a_part_of_the_cap_and_callers_a_part_of_it() -> None:
@@ -161,7 +161,7 @@ async def test_token_endpoints_have_a_part_of_the_cap_and_callers_a_part_of_it()
 
 
 class Renewing(Proofs):
-    """Has always a newer proof."""
+    """Credentials that always have a newer proof."""
 
     def is_renewed(self, attempt: WebhookAttempt, sent: Mapping[str, str]) -> bool:
         return True
@@ -179,7 +179,7 @@ async def test_an_attempt_that_is_repeated_with_a_newer_proof_counts_twice() -> 
             await pushed.task("go", asking(hook.url, "Renewing"))
         await hook.until(lambda told: len(told) >= 2)
         await let_time_pass(0.5)
-        assert len(hook.told) == cap.per_minute // 4, "what may come at once"
+        assert len(hook.told) == cap.per_minute // 4, "the burst limit"
 
 
 async def test_what_a_destination_holds_back_is_sent_before_what_follows(
@@ -190,7 +190,7 @@ async def test_what_a_destination_holds_back_is_sent_before_what_follows(
         post, ended, held = sender.post, asyncio.Event(), list[str]()
 
         async def busy_once(push: PushRecord, body: bytes, id: str, call: DeliveryCall) -> Any:
-            await ended.wait()  # so that the events are read at once
+            await ended.wait()  # so that the events are read immediately
             if id.endswith("/3") and not held:
                 held.append(id)
                 return DeliveryFailure("busy", is_held_back=True)

@@ -1,4 +1,4 @@
-"""A receiver confirms that it wants notifications before it is sent any."""
+"""A receiver must confirm that it wants notifications before it gets any."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def challenging(
 def confirming(
     token: str = "", answer: Callable[[str], Any] | None = None
 ) -> Callable[[Told], Any]:
-    """Answer challenges as a receiver that expects a token does."""
+    """Answer challenges as a receiver that expects a token."""
 
     def take(told: Told) -> Any:
         if CHALLENGE not in told.headers:
@@ -125,7 +125,7 @@ async def test_any_other_answer_confirms_nothing_and_suspends_in_the_end(
         task = await pushed.task("go", config(hook.url, token="t0ken"))
         push = await pushed.settled(task.id, PushState.SUSPENDED)
         assert push.note.startswith("challenge not answered: ")
-        assert hook.told == challenges(hook), "nothing but challenges"
+        assert hook.told == challenges(hook), "challenges only"
         assert len({told.json["challenge"] for told in hook.told}) == len(hook.told)
         history = await pushed.store.push_attempts(task.id, "default")
         assert all(each.error.startswith("challenge not answered") for each in history)

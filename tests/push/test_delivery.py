@@ -1,4 +1,4 @@
-"""Webhooks are told of everything that happens to a task, and hold nobody up."""
+"""Webhooks receive all events of a task, and delay neither tasks nor callers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def logged(caller: Pushed, task_id: str, after: int = 0) -> list[bytes]:
-    """Return all of a task's events after one, as a webhook is told them."""
+    """Return a task's events after a sequence number, in the form sent to a webhook."""
     events = await caller.store.events(task_id, after, 10_000)
     return [encode(StreamResponse.of(event.event)) for event in events]  # type: ignore[arg-type]
 
@@ -56,7 +56,7 @@ async def test_a_webhook_that_is_gone_is_suspended_at_once(
         task = await caller.task("go", hook.url, return_immediately=True)
         push = await caller.settled(task.id, PushState.SUSPENDED)
         assert (push.cursor, push.note) == (0, "it answers with HTTP 410: it is gone")
-        # A second webhook is told the end; by then the first could have been told more.
+        # The second webhook gets the end of the task; a delivery to the first would come earlier.
         await caller.create(task.id, other.url, id="other")
         gate.set()
         await other.until_over()

@@ -1,4 +1,4 @@
-"""Webhooks of a fleet: one replica tells each of them, whichever works on its task."""
+"""Webhooks of several replicas: one replica delivers to each webhook, wherever the task runs."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Look for webhooks that nobody tells without delay, and sweep only at the start."""
+    """Poll for webhooks without a deliverer often, and sweep only at the start."""
     monkeypatch.setattr("parley.engine.maintenance.POLL_SECONDS", 0.05)
     monkeypatch.setattr("parley.engine.maintenance.SWEEP_SECONDS", 10_000.0)
 
 
 class Counter:
-    """An agent that says what it counts, and waits before each but the first number."""
+    """An agent that streams numbers, and waits before each number except the first."""
 
     def __init__(self, numbers: int = 6) -> None:
         self.agent = Agent("Counter")
@@ -70,14 +70,14 @@ async def until_told(hook: Webhook, number: int) -> None:
 
 
 async def until_noted(replica: Replica, task_id: str, number: int) -> None:
-    """Wait until the store knows that the webhook was told of an event."""
+    """Wait until the store records that an event was delivered."""
     async with asyncio.timeout(20):
         while (await replica.store.pushes(task_id))[0].cursor < number:
             await let_time_pass(0.005)
 
 
 async def until_seen(replica: Replica, task_id: str, count: int) -> None:
-    """Wait until there are so many events."""
+    """Wait until the webhook has received a number of events."""
     async with asyncio.timeout(20):
         while len(await seen_by(replica, task_id)) < count:
             await let_time_pass(0.005)
@@ -98,7 +98,7 @@ async def seen_by(replica: Replica, task_id: str) -> list[Any]:
 
 
 def numbers(hook: Webhook) -> list[int]:
-    """Return the numbers of the events that the webhook was told, in the order of their coming."""
+    """Return the event numbers in the order in which the webhook received them."""
     return [int(told.headers["a2a-notification-id"].rpartition("/")[2]) for told in hook.told]
 
 
@@ -140,7 +140,7 @@ async def test_a_webhook_that_comes_back_goes_on_where_it_is_by_then(mortal_flee
         task = await send(one, hook.url)
         await until_told(hook, 2)
         await until_noted(one, task.id, 2)
-        # The first is buried for a moment, in which the other tells the next two events.
+        # The first replica loses its lease for a moment; the second delivers the next two events.
         log = one.store._logs[task.id]
         free = replace(log.pushes["default"], lease_owner="")
         one.store._index.set_pushes(log, {"default": free})

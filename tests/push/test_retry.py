@@ -1,4 +1,4 @@
-"""Retries, the circuit of a destination, and the history that its owner sees."""
+"""Retries, circuit breakers of destinations, and the delivery history for the webhook's owner."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_one_that_answers_again_has_the_others_at_its_origin_told_at_once() -> None:
-    """Each but once: what is well at one path may be wrong at another."""
+    """Each other webhook is tried only once: one path may work while another fails."""
     agent = Agent("Steps")
     gate = asyncio.Event()
 
@@ -48,7 +48,7 @@ async def test_one_that_answers_again_has_the_others_at_its_origin_told_at_once(
 
         sick = await caller.task("go", f"{base}/sick", return_immediately=True)
         await hook.until(lambda told: count("/sick") == 1)
-        # Under way here is the first try; its failure has to be noted before the next webhook.
+        # The first attempt is in progress; its failure must be recorded before the next webhook.
         async with asyncio.timeout(10):
             await until(lambda: not caller.host.push._scheduler._running)
         well = await caller.task("go", f"{base}/well", return_immediately=True)
@@ -60,8 +60,7 @@ async def test_one_that_answers_again_has_the_others_at_its_origin_told_at_once(
         assert (await caller.settled(sick.id, PushState.ACTIVE)).cursor == 0
 
 
-# -- the circuit of a destination: opened by failures in a row, probed by one, closed by an
-# -- answer ----------------------------------------------------------------------------------------
+# -- circuit breakers: opened by consecutive failures, probed once, closed by a success ------------
 
 
 SHORT = replace(PATIENT, longest_delay=10.0)
@@ -112,7 +111,7 @@ async def test_it_opens_after_failures_in_a_row_over_all_webhooks_and_a_probe_cl
 
         hook.answer = lambda told: 200
         circuit = circuit_of(pushed, hook)
-        circuit.until = 0.0  # it is time for a probe
+        circuit.until = 0.0  # a probe is due
         more = await pushed.task("go", at(hook, "/probe"))
         for task in (*tasks, more):
             done = await pushed.settled(task.id, PushState.DONE)
@@ -216,7 +215,7 @@ async def test_a_webhook_that_waits_for_a_day_is_suspended_too() -> None:
             push = await pushed.settled(task.id, PushState.SUSPENDED)
             assert "it answers with HTTP 500" in push.note
         sent = [count(hook, f"/{n}") for n in range(len(tasks))]
-        assert min(sent) == 0, "the last ones never were a probe"
+        assert min(sent) == 0, "the last ones were never a probe"
 
 
 def test_what_was_under_way_when_it_opened_changes_nothing() -> None:
@@ -237,7 +236,7 @@ def test_what_was_under_way_when_it_opened_changes_nothing() -> None:
     assert not circuit.succeeded()
 
 
-# -- what the owner of a webhook can see: every attempt, and nothing secret ------------------------
+# -- delivery history for the webhook's owner: every attempt, and no secrets -----------------------
 
 
 async def history(pushed: Pushed, task_id: str, id: str = "default", **context: Any) -> PushHistory:

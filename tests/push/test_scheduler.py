@@ -1,4 +1,4 @@
-"""Fair scheduling: webhooks that do not answer delay no others."""
+"""Fair scheduling: unresponsive webhooks do not delay others."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from tests.push.pushing import PATIENT, Pushed, pushing, writer
 pytestmark = pytest.mark.anyio
 
 SLOW = replace(PATIENT, timeout=60.0)
-"""A webhook that hangs keeps its slot for longer than any of these tests waits."""
+"""A hanging webhook keeps its slot for longer than any of these tests waits."""
 
 
 class Hanging:
-    """Takes connections at all addresses of this machine, and answers nothing."""
+    """Accepts connections at all local addresses, and sends no responses."""
 
     def __init__(self) -> None:
         self.port = 0
         self.connections: set[asyncio.StreamWriter] = set()
 
     def url(self, n: int) -> str:
-        """Return an address for each number: another origin."""
+        """Return an address for each number, each with a different origin."""
         return f"http://127.1.{n // 250}.{n % 250 + 1}:{self.port}/hook"
 
     async def take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -69,7 +69,7 @@ def as_caller(caller: Pushed, name: str) -> CallContext:
 
 
 async def hang(caller: Pushed, hung: Hanging, count: int) -> None:
-    """Have one caller's webhooks hang at so many origins."""
+    """Make one caller's webhooks hang at several origins."""
     for n in range(count):
         await caller.task("go", hung.url(n), return_immediately=True)
     await hung.until(count)
@@ -136,7 +136,7 @@ async def test_one_callers_webhooks_that_hang_do_not_delay_anothers_at_the_same_
 
 
 class Doing:
-    """Jobs that begin, and end when the test says so."""
+    """Jobs that start, and end when the test releases them."""
 
     def __init__(self, **limits: int) -> None:
         self.scheduler = PushScheduler(DeliveryLimits(**limits))
@@ -145,7 +145,7 @@ class Doing:
         self._kept: list[Any] = []
 
     def put(self, name: str, *, caller: str = "ada", well: bool | None = None) -> DeliveryJob:
-        """Have something done at an origin, of which it is known how it answered the last time."""
+        """Submit a job for an origin; ``well`` sets the result of its last call."""
 
         async def work() -> None:
             self.begun.append(name)
@@ -160,14 +160,14 @@ class Doing:
         return job
 
     async def settle(self) -> list[str]:
-        """Return what began since it was asked last."""
+        """Return the jobs started since the last call."""
         for _ in range(5):
             await asyncio.sleep(0)
         begun, self.begun = self.begun, []
         return begun
 
     async def end(self, *names: str) -> list[str]:
-        """Let what is done at some origins end; return what begins then."""
+        """Finish the jobs of some origins; return the jobs that start then."""
         for name in names:
             self.gates.setdefault(name, asyncio.Event()).set()
         return await self.settle()
@@ -180,7 +180,7 @@ async def test_origins_that_failed_leave_the_slots_to_others() -> None:
     for name in ("new-1", "new-2"):
         doing.put(name)
     doing.put("good", well=True)
-    # A caller that is alone takes half: one of the slow slots, two of the others.
+    # A single caller gets half of the capacity: 1 slow slot and 2 others.
     assert await doing.settle() == ["bad-1", "new-1", "new-2"]
     assert await doing.end("new-1") == ["good"]
     assert await doing.end("bad-1") == ["bad-2"]
@@ -195,10 +195,10 @@ async def test_an_origin_takes_several_slots_only_while_there_are_many() -> None
         doing.put("new")
     begun = await doing.settle()
     assert begun.count("new") == 2
-    assert begun.count("good") == 18  # so that 20 are taken, a quarter of the 80 that are free
+    assert begun.count("good") == 18  # so that 20 are used, a quarter of the 80 free slots
     for n in range(40):
         doing.put(f"other-{n}")
-    assert len(await doing.settle()) == 30  # and half of all by first calls
+    assert len(await doing.settle()) == 30  # and half of all slots by first calls
     await doing.scheduler.close(0)
 
 
@@ -213,7 +213,7 @@ async def test_callers_and_origins_take_turns() -> None:
         doing.gates.setdefault(name, asyncio.Event()).set()
     for _ in range(20):
         begun += await doing.settle()
-    # Bob came when one of Ada's was queued already.
+    # Bob's job arrived when a job of Ada's was already queued.
     assert begun == ["a", "b", "d", "c", "d", "a", "a"]
     await doing.scheduler.close(5)
 

@@ -1,4 +1,4 @@
-"""What a webhook of significant events is told: states, and each artifact once, complete."""
+"""Webhooks for significant events receive states, and each artifact once, complete."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def chunk(
 
 
 async def told_of(store: TaskStore, *, restarts: bool, cursor: int = 0) -> list[tuple[str, str]]:
-    """Return the names and texts of what a reader finds; it may be a new one for each."""
+    """Return the names and texts of notifications; ``restarts`` uses a new reader for each."""
     found = []
     reader = SignificantReader(store, "t")
     while True:
@@ -76,7 +76,7 @@ async def told_of(store: TaskStore, *, restarts: bool, cursor: int = 0) -> list[
         )
         found.append((notification.name, text))
         if restarts and notification.seq == cursor:
-            return found  # a new one repeats what is before a state
+            return found  # a new reader repeats the events before a state
         cursor = notification.seq
         reader.delivered(notification, 0)
 
@@ -173,7 +173,7 @@ async def test_the_same_choice_again_resumes_a_suspended_webhook() -> None:
         task = await pushed.task("go", hook.url)
         asked = SetPushOptionsRequest(task_id=task.id, id="default", events="significant")
         await pushed.settled(task.id, PushState.SUSPENDED)
-        await pushed.service.set_push_options(asked, pushed.context)  # a new one, refused too
+        await pushed.service.set_push_options(asked, pushed.context)  # a new reader, also rejected
         await pushed.settled(task.id, PushState.SUSPENDED)
         hook.answer = lambda told: 200
         await pushed.service.set_push_options(asked, pushed.context)
@@ -181,7 +181,7 @@ async def test_the_same_choice_again_resumes_a_suspended_webhook() -> None:
 
 
 async def test_costs_do_not_grow_with_the_chunks() -> None:
-    """Requests stay the same, and each chunk is read a fixed number of times."""
+    """The number of requests stays the same; each chunk is read a fixed number of times."""
 
     class Counting(MemoryTaskStore):
         saves = read = 0

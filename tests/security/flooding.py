@@ -1,7 +1,7 @@
-"""A server that answers with more than anybody can read: a process of its own, as fast as it can.
+"""A server that floods its clients: a process of its own, as fast as possible.
 
-``python -m tests.security.flooding KIND`` prints its port, and then for each connection how many
-bytes it could send before the other side cut it.
+``python -m tests.security.flooding KIND`` prints its port, and then for each connection the number
+of bytes it sent before the other side closed it.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ KINDS: dict[str, tuple[bytes, bytes]] = {
     "body": (HEAD + b"Content-Length: 99999999999\r\n\r\n", b"x"),
     "tiny-chunks": (CHUNKED, b"1\r\nx\r\n"),
 }
-"""What is sent first, and what is sent again and again. After it, ``-after``: once it was taken."""
+"""The first bytes, and the repeated bytes. With ``-after``, the flood follows a response."""
 
 
 def main(kind: str) -> None:
-    """Flood whoever connects."""
+    """Flood every connection."""
     first, again = KINDS[kind]
     block = again * (65536 // len(again) + 1)
     with socket.create_server(("127.0.0.1", 0)) as server:

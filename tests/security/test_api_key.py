@@ -1,4 +1,4 @@
-"""API keys: those of the server's store, and those that an author keeps."""
+"""API keys: in the server's store, and in an author's own storage."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ADA = Caller(id="ada", scopes=frozenset({"read"}))
 
 
 class CountingStore(MemoryTaskStore):
-    """A store that counts the look-ups of keys."""
+    """A store that counts key lookups."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -101,7 +101,7 @@ def test_a_typing_error_is_noticed_everywhere_in_a_key() -> None:
     assert not is_issued(key, b"other" * 8)
 
 
-# -- keys of the store ----------------------------------------------------------------------------
+# -- keys in the store ----------------------------------------------------------------------------
 
 
 async def test_a_key_of_the_store_proves_its_owner_with_its_scopes(store: CountingStore) -> None:
@@ -136,7 +136,7 @@ async def test_a_verified_key_costs_no_query_for_a_few_seconds(
     clock.now += 1
     await proved(scheme, evidence(store, key))
     assert store.asked == 2
-    clock.now -= 60_000  # a clock that is set back keeps nothing alive
+    clock.now -= 60_000  # a clock set back keeps nothing alive
     await proved(scheme, evidence(store, key))
     assert store.asked == 3
 
@@ -206,7 +206,7 @@ async def test_a_look_up_under_way_does_not_outlive_a_revocation(store: Counting
     await until(lambda: store.asked == 1)
     await store.end_api_key(record.id, revoked_at=store.now())
     store.gate.set()
-    await under_way  # it was asked before
+    await under_way  # it was looked up before
     assert "revoked" in await refusal(scheme, evidence(store, key))
 
 
@@ -247,7 +247,7 @@ async def test_a_store_in_memory_is_warned_about(
     assert caplog.text == ""
 
 
-# -- where a key is -------------------------------------------------------------------------------
+# -- location of a key ---------------------------------------------------------------------------
 
 
 async def test_keys_come_in_a_header_a_query_parameter_or_a_cookie() -> None:
@@ -313,7 +313,7 @@ async def test_no_part_of_a_refused_key_is_in_the_reason(store: CountingStore) -
         assert "s3cret" not in caught.value.reason + caught.value.description
 
 
-# -- keys that an author keeps --------------------------------------------------------------------
+# -- keys in an author's own storage --------------------------------------------------------------
 
 
 async def test_a_function_may_be_asynchronous() -> None:
@@ -327,7 +327,7 @@ async def test_a_function_may_be_asynchronous() -> None:
         await refusal(scheme, evidence(None, "wrong"))
 
 
-# -- what an author may write ---------------------------------------------------------------------
+# -- allowed arguments ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""HTTP Basic: users with password hashes, or a function that judges."""
+"""HTTP Basic: users with password hashes, or a verification function."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.kit.waiting import Clock, until
 
 pytestmark = pytest.mark.anyio
 
-# A fast hash: what scrypt costs is not under test.
+# A fast hash: the cost of scrypt is not under test.
 FAST = PasswordHash(2, 1, 1, b"saltsalt", b"")
 
 
@@ -61,7 +61,7 @@ async def test_wrong_passwords_and_unknown_users_look_alike(users: Basic) -> Non
     unknown = await refusal(users, basic("hunter2", "s3cret"))
     assert wrong.description == unknown.description
     assert wrong.reason == "a wrong password for the user 'ada'"
-    # What is no user's name may be a password that was typed there.
+    # An unknown user name may be a password in the wrong field.
     assert unknown.reason == "no such user"
     for other in (basic("ada", "other"), basic("ADA", "pass:word"), basic("ada", "")):
         await refusal(users, other)

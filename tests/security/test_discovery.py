@@ -1,4 +1,4 @@
-"""Discovery: an issuer is who its document says, and its document leads nowhere else."""
+"""Discovery: an issuer must match its document, which cannot redirect elsewhere."""
 
 from __future__ import annotations
 

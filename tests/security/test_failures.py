@@ -1,4 +1,4 @@
-"""Failed authentications are counted, and slowed down for addresses and ids."""
+"""Failed authentications are counted, and throttled for addresses and ids."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def failures(clock: Clock) -> Failures:
 
 @pytest.fixture
 def calls() -> list[str]:
-    """The tokens that were verified."""
+    """The verified tokens."""
     return []
 
 
@@ -128,7 +128,7 @@ async def test_behind_a_trusted_proxy_the_address_is_the_one_that_it_added(clock
         failures.check(scope(proxy, x_forwarded_for="9.9.9.9, 198.51.100.7"))
     failures = Failures(1, now=clock)
     failures.note(scope(proxy, x_forwarded_for="1.2.3.4"))
-    with pytest.raises(TooManyRequestsError):  # nobody said that the header is to be believed
+    with pytest.raises(TooManyRequestsError):  # no setting says that the header is trusted
         failures.check(scope(proxy, x_forwarded_for="5.6.7.8"))
 
 
@@ -165,7 +165,7 @@ def test_behind_known_proxies_the_address_that_the_first_of_them_added_counts(
     monkeypatch: pytest.MonkeyPatch, known: str, address: str
 ) -> None:
     monkeypatch.setenv("FORWARDED_ALLOW_IPS", known)
-    asked = scope("8.8.8.8", x_forwarded_for="8.8.8.8, 172.16.0.1")  # as uvicorn rewrites it
+    asked = scope("8.8.8.8", x_forwarded_for="8.8.8.8, 172.16.0.1")  # as rewritten by uvicorn
     asked["extensions"] = {CONNECTION: {"client": ("127.0.0.1", 5)}}
     assert client_address(asked, trust_proxy=True) == address
 
@@ -261,6 +261,6 @@ async def test_guesses_that_wait_are_not_verified_once_too_many_have_failed(
         return scope(token=f"Basic {word}")
 
     found = await asyncio.gather(*[outcome(authenticator, guess(n)) for n in range(50)])
-    # Those under way together are not held back, but nobody after them.
+    # Concurrent attempts are not delayed; later ones are.
     assert len(tried) <= 3 + 4
     assert found.count("429") == 50 - len(tried)

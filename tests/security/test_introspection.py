@@ -1,4 +1,4 @@
-"""Introspection: the issuer is asked as seldom as it may be, and its answers are checked."""
+"""Introspection: the issuer is queried as rarely as allowed, and its responses are checked."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ async def test_without_an_answer_nobody_is_refused_and_nobody_let_in(
         with pytest.raises(OverloadedError) as caught:
             await verified(scheme, issuer.token(f"user-{number}", opaque=True))
         assert caught.value.retry_after
-    assert issuer.requests["introspect"] == 1  # the issuer is left alone for a moment
+    assert issuer.requests["introspect"] == 1  # the issuer is not queried for a moment
     if secret == "secret":
         issuer.recover()
         monkeypatch.undo()

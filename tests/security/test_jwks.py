@@ -1,4 +1,4 @@
-"""Published keys: they rotate, hang, lie and grow, and no token of the issuer is lost for long."""
+"""Published keys rotate, hang, lie and grow; the issuer's tokens are soon valid again."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ async def test_a_withdrawn_key_ends_when_the_keys_are_fetched_again(
             return refusal.reason == "an unknown signing key"
         return False
 
-    await verified(scheme, old.pop())  # the last one by the old keys, while they are fetched anew
+    await verified(scheme, old.pop())  # the last with the old keys, while the new are fetched
     await until(lambda: issuer.requests["jwks"] == 2)
     await until(is_refused)
 
@@ -147,7 +147,7 @@ async def test_without_keys_nobody_is_refused_and_nobody_let_in(
         with pytest.raises(OverloadedError) as caught:
             await verified(scheme, token(issuer))
         assert caught.value.retry_after
-    assert issuer.requests["jwks"] == 1  # the issuer is left alone for a moment
+    assert issuer.requests["jwks"] == 1  # the issuer is not queried for a moment
     recovered(issuer, monkeypatch)
     clock.now += outbound.RETRY_SECONDS
     await verified(scheme, token(issuer))
@@ -175,7 +175,7 @@ def broken(issuer: Issuer, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def recovered(issuer: Issuer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who answers again may take its time."""
+    """Restore the issuer and the usual timeouts: recovery may take time."""
     issuer.recover()
     monkeypatch.undo()
 

@@ -1,4 +1,4 @@
-"""JWTs: what is accepted is what the issuer has made for this agent, and nothing else."""
+"""JWTs: only tokens from the issuer for this agent are accepted."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def refusal(scheme: Scheme, token: str, **options: Any) -> str:
     return caught.value.reason
 
 
-# -- what a token proves -------------------------------------------------------------------------
+# -- claims of a token ---------------------------------------------------------------------------
 
 
 async def test_a_token_proves_user_application_and_scopes(
@@ -198,7 +198,7 @@ async def test_a_key_that_the_token_brings_along_is_not_used(
 
 
 async def test_a_public_key_is_never_a_secret() -> None:
-    """Whatever form of it an attacker takes for the secret."""
+    """The attacker may use any form of the key as the secret."""
     scheme = by_keys()
     head = {"alg": "HS256", "kid": KEY.kid, "typ": "at+jwt"}
     forms = [KEY.as_pem(private=False), KEY.as_der(private=False), json.dumps(PUBLIC).encode()]
@@ -404,7 +404,7 @@ async def test_the_last_tokens_are_kept(monkeypatch: pytest.MonkeyPatch) -> None
         await verified(scheme, token)
         await verified(scheme, made_[0])
     assert len(scheme._verified) == 3
-    assert not inspect.isawaitable(scheme.verify(bearing(made_[0])))  # used last each time
+    assert not inspect.isawaitable(scheme.verify(bearing(made_[0])))  # the most recent use
     await verified(scheme, made_[1])
 
 

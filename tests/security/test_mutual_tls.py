@@ -1,4 +1,4 @@
-"""Mutual TLS: certificates of callers, from the handshake and from proxies."""
+"""Mutual TLS: callers' certificates, from the handshake and from proxies."""
 
 from __future__ import annotations
 
@@ -250,7 +250,7 @@ def test_the_certificate_of_the_proxy_itself_is_not_the_callers():
     ],
 )
 def test_the_last_element_of_the_header_names_the_caller(value, id):
-    """The nearest proxy wrote it; what is before it may be anyone's."""
+    """The nearest proxy wrote it; any caller may have written the elements before it."""
     caller = proof(behind(), evidence(address="10.1.2.3", headers=[(XFCC, value)])).caller
     assert (caller.id, caller.issuer) == (id, "mtls")
 

@@ -1,4 +1,4 @@
-"""No server that this process calls can take its event loop, whatever it answers."""
+"""No server that this process calls can block its event loop with its responses."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ if sys.platform != "win32":
     LOOPS.append(uvloop.new_event_loop)
 
 LONGEST_TICK = 2.0
-"""In seconds. Without bounds a flood takes the loop for as long as it lasts."""
+"""In seconds. Without bounds, a flood blocks the loop for its whole duration."""
 
 MOST_BYTES = 64 << 20
-"""What a server may have sent before it is cut: much of it waits in the system's buffers."""
+"""Bytes that a server can send before the cut: the system's buffers hold many of them."""
 
 after_head = {"body", "tiny-chunks", "chunk-extension", "trailers"}
 answered = {kind for kind in KINDS if kind.endswith("-after") or kind == "answers"} | after_head
 
 
 class Flood:
-    """A flooding server: its address, and how much of each flood it could send."""
+    """A flooding server: its address, and the number of bytes sent in each flood."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
@@ -56,7 +56,7 @@ class Flood:
         return int(self._process.stdout.readline())
 
     async def sent(self) -> int:
-        """Return how many bytes were sent on the next connection, once it was cut."""
+        """Return the number of bytes sent on the next connection, once it is closed."""
         return await asyncio.wait_for(asyncio.to_thread(self._line), 30)
 
 
@@ -74,7 +74,7 @@ def flood(kind: str) -> Iterator[Flood]:
 
 @asynccontextmanager
 async def ticking() -> AsyncIterator[list[float]]:
-    """Note how long the loop takes for each of its rounds."""
+    """Record how long each iteration of the loop takes."""
     loop = asyncio.get_running_loop()
     gaps: list[float] = []
 
@@ -125,7 +125,7 @@ def test_a_webhook_cannot_take_the_loop(kind: str, loops: Loops) -> None:
             assert max(gaps) < LONGEST_TICK
         await poster.close()
         if kind in ("noise-after", "trailers"):
-            return  # whether the answer is read before what is wrong is chance
+            return  # the response or the protocol error may be read first
         if kind in answered:
             assert not isinstance(answer, DeliveryFailure)
         else:
@@ -163,7 +163,7 @@ def test_an_agent_that_is_called_cannot_take_the_loop(kind: str, loops: Loops) -
 
 @pytest.mark.anyio
 async def test_an_upgrade_that_nobody_asked_for_is_cut() -> None:
-    """What follows is no answer, and nobody reads it: it is kept within a bound, and then cut."""
+    """Data after an unrequested upgrade is no response and stays unread: bounded, then cut."""
     sent = 0
 
     async def upgrade(exchange: Exchange) -> None:
@@ -210,7 +210,7 @@ async def test_a_connection_holds_its_limits_for_each_response() -> None:
 @pytest.mark.anyio
 async def test_what_trickles_is_ended_by_the_deadline() -> None:
     async def trickle(exchange: Exchange) -> None:
-        with contextlib.suppress(ConnectionError):  # until the caller goes
+        with contextlib.suppress(ConnectionError):  # until the caller disconnects
             while True:
                 await exchange.raw(b"HTTP/1.1 100 Continue\r\n\r\n")
                 await let_time_pass(0.05)

@@ -1,4 +1,4 @@
-"""What all security schemes have in common, and tokens that are read as they were signed."""
+"""Common behaviour of all security schemes, and tokens that are read as they were signed."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def basic(password: bytes) -> bytes:
 async def test_one_of_the_schemes_that_read_a_credential_has_to_accept_it(
     first: Scheme, second: Scheme, name: bytes, value: bytes, wrong: bytes
 ) -> None:
-    """Over gRPC the schemes of all agents are verified: which agent is meant is known later."""
+    """Over gRPC the schemes of all agents are verified: the agent is known only later."""
     authenticator = Authenticator([first.security, second.security])
     caller = await identified(authenticator, request(name, value))
     assert (caller.id, caller.issuer, set(caller.granted)) == ("ada", "b", {second})
@@ -110,7 +110,7 @@ def test_a_part_of_a_card_is_hidden_when_its_function_fails() -> None:
     assert [each.is_shown_to(ANONYMOUS) for each in listings] == [True, True, False, False]
 
 
-# -- A token is read back as it was signed, and nothing else is ------------------------------------
+# -- only a token exactly as signed is valid -------------------------------------------------------
 
 
 KEY = bytes(range(32))
@@ -191,7 +191,7 @@ def test_what_is_no_token_is_invalid(text: str) -> None:
 
 
 def test_a_changed_token_is_invalid_also_when_it_is_expired() -> None:
-    """Whoever cannot sign learns nothing, not even that a time is over."""
+    """A caller who cannot sign learns nothing, not even that the token has expired."""
     token = SIGNER.sign("a", {}, 1)
     with pytest.raises(TokenExpired):
         SIGNER.read("a", token, 2)

@@ -1,4 +1,4 @@
-"""Secrets: found in texts, kept out of logs, sealed; and hosts of this machine."""
+"""Secrets: found in texts, redacted in logs, sealed; and hosts of this machine."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_a_card_may_be_deeply_nested():
     assert list(exposed(value)) == list(plain_urls(value)) == []
 
 
-# -- credentials in addresses do not get into logs -------------------------------------------------
+# -- credentials in addresses stay out of logs -----------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_the_parameter_of_a_scheme_is_hidden_whatever_its_name() -> None:
     )
 
 
-# -- sealing: only the same key, purpose and context opens what was sealed -------------------------
+# -- sealing: only the same key, purpose and context opens a sealed secret -------------------------
 
 
 KEY = b"k" * 32
@@ -207,7 +207,7 @@ def test_a_short_key_is_refused_with_a_way_to_make_one() -> None:
         Sealer(b"short")
 
 
-# -- hosts that only this machine itself reaches ---------------------------------------------------
+# -- hosts that are reachable only from this machine -----------------------------------------------
 
 
 @pytest.mark.parametrize(

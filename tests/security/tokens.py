@@ -1,4 +1,4 @@
-"""Requests with tokens, as schemes see them."""
+"""Requests with tokens, in the form that schemes get."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from parley.security.schemes.scheme import Proof, Scheme, SchemeResources
 
 
 class Clock:
-    """The time of a server, that a test moves."""
+    """A server's clock, set by a test."""
 
     def __init__(self, now: float) -> None:
         self.now = now
@@ -31,11 +31,11 @@ def bearing(*tokens: str, certificates: tuple[str, ...] = ()) -> Evidence:
 
 
 async def verified(scheme: Scheme, token: str, **options: Any) -> Proof:
-    """Return what a scheme finds out about a token."""
+    """Return a scheme's result for a token."""
     found = scheme.verify(bearing(token, **options))
     return await found if inspect.isawaitable(found) else found
 
 
 async def at(scheme: Scheme, clock: Clock, egress: Egress | None = None) -> None:
-    """Start a scheme with a clock of its own."""
+    """Start a scheme with its own clock."""
     await scheme.start(SchemeResources(now=clock, egress=egress or Egress()))

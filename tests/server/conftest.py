@@ -1,4 +1,4 @@
-"""One server for the tests of a module: each gives its agent a script of its own."""
+"""One server for the tests of a module; each test gives its agent a script."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The service is told the agent's address as the sender of a message sees it."""
+"""The service gets the agent's address from the sender's view."""
 
 from __future__ import annotations
 

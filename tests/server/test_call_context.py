@@ -1,4 +1,4 @@
-"""What a request brings along: version, extensions, traces and ids; and what middleware adds."""
+"""Data of a request: version, extensions, traces and ids; and additions of middleware."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def test_a_setting_serves_requests_without_a_version():
     async with serving(app_of(settings=Settings(missing_version="1.0"))) as url:
         response = await ask(url, "POST", "/", call(), {"Content-Type": "application/json"})
         assert "result" in response.json
-        # Only the missing version: one that is named stays refused.
+        # The setting covers only a missing version: a named version is still rejected.
         assert "error" in (await post(url, call(), {"A2A-Version": "0.3"})).json
 
 
@@ -41,7 +41,7 @@ async def extended(service):
         yield address
 
 
-# -- traces are read from their headers as the W3C's Trace Context has it --------------------------
+# -- traces are read from their headers as in the W3C Trace Context --------------------------------
 
 
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
@@ -78,7 +78,7 @@ def test_a_later_version_may_have_more_fields(more: str) -> None:
     assert read_trace([later]).traceparent == later
 
 
-# -- tenants and callers that no store could keep --------------------------------------------------
+# -- tenants and callers that no store can keep ----------------------------------------------------
 
 
 WRONG = ["t" * (LONGEST_ID + 1), "é" * LONGEST_ID, "a\0b"]
@@ -106,14 +106,14 @@ async def test_a_caller_who_cannot_be_told_from_others_is_not_let_in(caller: Cal
     assert service.asked == []
 
 
-# -- middleware around the app: in order, around every HTTP request, and around nothing else -------
+# -- middleware around the app: in order, around every HTTP request, and nothing else --------------
 
 
 CARD = "/.well-known/agent-card.json"
 
 
 class Noting:
-    """Adds its name to a header of every answer."""
+    """Adds its name to a header of every response."""
 
     def __init__(self, app, name, told=None):
         self.app, self.name, self.told = app, name, told if told is not None else []
@@ -152,7 +152,7 @@ def agent_of(**options):
 
 
 async def test_middleware_of_requests_and_responses_may_stand_there():
-    """Starlette's BaseHTTPMiddleware, which FastAPI's ``@app.middleware`` makes."""
+    """Starlette's BaseHTTPMiddleware, as created by FastAPI's ``@app.middleware``."""
 
     async def guard(request, call_next):
         if "x-key" not in request.headers:

@@ -1,4 +1,4 @@
-"""Who reaches a server, and which of its endpoints not everyone may see."""
+"""Access to a server, and its restricted endpoints."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_certificates_that_are_optional_over_grpc_are_warned_of(caplog, tmp_path
     assert "over gRPC a certificate cannot be optional" in text
 
 
-# -- endpoints that not everyone may see (``Settings.restrict``) -----------------------------------
+# -- restricted endpoints (``Settings.restrict``) --------------------------------------------------
 
 
 HERE, ELSEWHERE = ["127.0.0.0/8", "::1"], ["192.0.2.0/24"]
@@ -291,7 +291,7 @@ async def grpc_status(target: str, method: str, metadata=(), data=b"") -> str:
     async with grpc.aio.insecure_channel(target) as channel:
         try:
             async with asyncio.timeout(30):
-                # A message that a stream still writes when it is refused would be "INTERNAL" here.
+                # If a rejected stream still wrote a message, the status here would be "INTERNAL".
                 call = channel.unary_stream(method)(data, metadata=metadata)
                 async for _ in call:
                     return "OK"

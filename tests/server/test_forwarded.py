@@ -1,4 +1,4 @@
-"""What proxies say, and everybody else can: believed only when it is set."""
+"""Forwarded headers, which any client can send: trusted only when configured."""
 
 import contextlib
 import re
@@ -46,7 +46,7 @@ def url_of(response):
 
 @contextlib.contextmanager
 def uvicorn(folder: Path, target: str, *options: str, trust: bool = False):
-    """Uvicorn, in a process of its own, that serves an app of this package."""
+    """Run uvicorn in its own process, with an app of this package."""
     root = str(Path(__file__).parents[2])
     (folder / "application.py").write_text(APPLICATION.format(root=root, trust=trust))
     process = subprocess.Popen(
@@ -76,7 +76,7 @@ async def test_what_uvicorn_believes_of_a_peer_on_this_machine_is_on_no_card(tmp
             assert url_of(await ask(url, "GET", CARD, headers=claims)) == url, claims
         extended = await post(url, call("GetExtendedAgentCard"), CLAIMS[0])
         assert "https" not in extended.body.decode()
-        # Under uvicorn too, a server on this machine answers to its own names alone.
+        # Under uvicorn too, a server on this machine accepts only its own names.
         for path in (CARD, "/", "/tasks/t-1", "/health/live", "/nowhere"):
             refused = await ask(url, "GET", path, headers={"Host": "evil.example"})
             assert refused.status == 421

@@ -1,4 +1,4 @@
-"""Which hosts a request may name: a page elsewhere cannot call a server on this machine."""
+"""Allowed hosts of requests: a foreign page cannot call a server on this machine."""
 
 import pytest
 
@@ -19,7 +19,7 @@ async def status_of(url, host, path=CARD, **headers):
 
 @pytest.fixture(scope="module")
 async def local():
-    """A server on a loopback address, which asks who calls, and pages of others may call."""
+    """A server on a loopback address, with authentication and CORS."""
     service = Scripted()
     tenants = {"acme": Endpoint(Scripted(), card_of("Acme"))}
     endpoint = Endpoint(service, card_of(), tenants=tenants)
@@ -89,7 +89,7 @@ async def test_hosts_that_are_allowed_are_answered_to_and_no_others():
 
 
 def asked(hosts, host, server=("127.0.0.1", 9999), **headers):
-    """Whether a request over a connection to a local address is answered."""
+    """Whether a server accepts a request over a connection to a local address."""
     given = {"host": host, **headers}
     scope = {"headers": [(k.lower().encode(), v.encode()) for k, v in given.items()]}
     try:

@@ -1,4 +1,4 @@
-"""Start, health, drain and stop, also of replicas that do one half of the work."""
+"""Start, health, drain and stop, also of replicas with only one role."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.anyio
 
 
 def mounted(app):
-    """The app as a server sees it that knows nothing of lifespans."""
+    """The app under a server without lifespan support."""
 
     async def outer(scope, receive, send):
         if scope["type"] == "http":
@@ -114,7 +114,7 @@ async def test_draining_ends_a_stream_cleanly_and_without_an_error():
         frames = http.frames()
         assert id_of(await anext(frames)) == "1"
         app.lifecycle.drain()
-        # The body ends as HTTP wants it, which is more than a connection that is cut.
+        # The body ends with a valid HTTP terminator, unlike a cut connection.
         assert [frame async for frame in frames] == []
         await asyncio.wait_for(still.closed.wait(), WAIT)
 
@@ -132,7 +132,7 @@ async def test_a_stream_without_an_event_yet_is_refused_when_the_server_drains()
     assert response.error["code"] == -32012
 
 
-# -- replicas that only run turns, and those that only take messages in ----------------------------
+# -- replicas that only run turns, and replicas that only accept messages --------------------------
 
 agent = Agent(
     "Clock",
@@ -155,7 +155,7 @@ async def say(turn: Turn) -> str:
 
 @pytest.fixture
 def logs() -> MemoryLogs:
-    """What replicas share."""
+    """The shared state of replicas."""
     return MemoryLogs()
 
 

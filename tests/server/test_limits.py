@@ -1,6 +1,4 @@
-"""Every limit over every binding, in each version: the right error, when to come again, and that
-what was refused has left nothing behind.
-"""
+"""Every limit over every binding and version: the error, Retry-After, and no side effects."""
 
 from __future__ import annotations
 
@@ -35,14 +33,14 @@ BOUND = 60.0
 
 @pytest.fixture(params=WAYS, ids="-".join)
 def way(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """How a client speaks, which repeats nothing."""
+    """Options of a client without retries."""
     binding, version = request.param
     retries = Retry(calls=0, streams=0)
     return {"binding": binding, "version": version, "retries": retries, "idempotent": False}
 
 
 class Gate:
-    """An agent whose turns wait until they may go on."""
+    """An agent whose turns wait at a gate."""
 
     def __init__(self, **options: Any) -> None:
         self.opened = asyncio.Event()
@@ -75,7 +73,7 @@ class Gate:
             return answer.text
 
     async def until_run(self, times: int) -> None:
-        """Wait until so many turns have begun."""
+        """Wait until a number of turns have started."""
         async with asyncio.timeout(BOUND):
             await until(lambda: self.runs >= times)
 
@@ -86,7 +84,7 @@ def who(scope: Any) -> Caller:
 
 
 class Served:
-    """A server and clients of it, one a caller."""
+    """A server and its clients, one for each caller."""
 
     def __init__(self, stack: AsyncExitStack, app: App, url: str, way: dict[str, Any]) -> None:
         self._stack = stack
@@ -103,7 +101,7 @@ class Served:
         return self._clients[user]
 
     async def tasks(self) -> int:
-        """How many tasks there are, whatever the version can ask."""
+        """Return the number of tasks, even if the version cannot list tasks."""
         service = next(iter(self.app.agents.values())).dispatcher
         return len(service._agent.endpoint.service._store._logs)  # type: ignore[union-attr]
 
@@ -131,7 +129,7 @@ def saying(skill: str = "wait", *, at_once: bool = False, **more: Any) -> SendMe
 async def refused(
     remote: RemoteAgent, name: str, request: Any, words: str, *, after: int = 1
 ) -> None:
-    """Ask for what has to be refused for now."""
+    """Send a request that the server must reject for now."""
     with pytest.raises(OverloadedError, match=words) as caught:
         await past_the_card(remote, name, request)
     assert caught.value.retry_after == after
@@ -153,7 +151,7 @@ async def test_turns_that_stand_in_line(way: dict[str, Any]) -> None:
             done = await ada.wait(task.id)
             assert done.state is TaskState.COMPLETED
             assert [m.role for m in done.history].count(Role.USER) == 1
-        # The task that was refused a message has not heard of it, and takes the next.
+        # The task never sees the rejected message, and accepts the next.
         assert (await eve.get(asked.id)) == asked
         assert (await eve.send("yes", task_id=asked.id)).state is TaskState.COMPLETED
 

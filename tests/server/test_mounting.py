@@ -1,4 +1,4 @@
-"""Where agents are: several on a server, apps inside other apps, prefixes and slashes."""
+"""Locations of agents: several on a server, mounted apps, prefixes and slashes."""
 
 import pytest
 from fastapi import FastAPI
@@ -16,7 +16,7 @@ CARD = "/.well-known/agent-card.json"
 
 
 def named(name):
-    """An agent whose replies are its name."""
+    """An agent that replies with its name."""
 
     async def answer(request, context):
         return reply(name)
@@ -70,7 +70,7 @@ async def test_a_root_without_an_agent_lists_those_there_are(two):
 
 @pytest.mark.parametrize("version", ["0.3", "1.0", "", "7.5"])
 async def test_who_posts_json_rpc_where_no_agent_is_is_answered_in_json_rpc(two, version):
-    """A client that knows the host alone posts to its root, and shows nothing but errors of RPC."""
+    """A client that knows only the host posts to its root, and shows only JSON-RPC errors."""
     headers = {"Content-Type": "application/json", "A2A-Version": version}
     for path, status in (("/", 200), ("/times", 404)):
         for body in (call(id="q-7"), call("message/send", id="q-7")):

@@ -1,4 +1,4 @@
-"""Running a server: settings, addresses, signals, and what can be in the way."""
+"""Running a server: settings, addresses, signals, and startup errors."""
 
 import asyncio
 import logging
@@ -54,7 +54,7 @@ SERVER = textwrap.dedent(
 
 
 class Process:
-    """A server in a process of its own."""
+    """A server in its own process."""
 
     def __init__(self, script=SERVER):
         self._process = subprocess.Popen(
@@ -81,7 +81,7 @@ class Process:
         self._process.send_signal(number)
 
     async def end(self):
-        """The exit status, and what was printed until then."""
+        """Return the exit status and the output."""
         out, err = await asyncio.to_thread(self._process.communicate, timeout=WAIT)
         return self._process.returncode, out.split(), err
 
@@ -108,13 +108,13 @@ async def test_a_second_signal_does_not_wait_for_what_is_under_way():
         async with connection(server.url) as http:
             await http.request("POST", "/", call(), {"Content-Type": "application/json"})
             answer = await http.response()
-            assert answer.error["code"] == -32009  # nothing is under way yet
+            assert answer.error["code"] == -32009  # nothing is in progress yet
             await http.request(
                 "POST", "/", call(), {"Content-Type": "application/json", "A2A-Version": "1.0"}
             )
             assert await server.line() == "asked"
             server.signal(signal.SIGINT)
-            # Nobody can connect any more once the first signal was taken.
+            # After the first signal, the server accepts no connections.
             async with asyncio.timeout(WAIT):
                 while await can_connect(server.url):
                     await let_time_pass(0.01)
@@ -184,7 +184,7 @@ def test_a_startup_that_fails_is_raised_and_lets_go_of_the_port():
 
 
 def run_briefly(app, **options):
-    """Run a server in a thread, where it takes no signals, until it listens."""
+    """Run a server in a thread, without signal handlers, until it listens."""
     failures = []
 
     class Enough(Exception):
@@ -209,7 +209,7 @@ def run_briefly(app, **options):
 
 
 def test_a_server_that_everyone_reaches_and_may_call_is_allowed_to_and_says_so(caplog):
-    def said():  # another test's agent may say that this one holds its loop up
+    def said():  # a server of another test may report this one as blocking its loop
         return [each for each in caplog.records if each.name.startswith("parley.server")]
 
     with caplog.at_level(logging.WARNING, "parley.server"):
@@ -228,4 +228,4 @@ async def test_an_error_in_the_context_comes_out_as_it_is():
             raise ZeroDivisionError
 
 
-# -- settings are checked when they are made -------------------------------------------------------
+# -- settings are validated at construction --------------------------------------------------------

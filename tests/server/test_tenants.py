@@ -1,4 +1,4 @@
-"""Several agents behind one address, told apart by the tenant that requests name."""
+"""Several agents behind one address, distinguished by the tenant in requests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CARD = "/.well-known/agent-card.json"
 
 
 def named(name, **options):
-    """An agent whose replies are its name, and the tenant that it was called for."""
+    """An agent that replies with its name and the tenant of the call."""
 
     async def answer(request, context):
         assert request.tenant == context.tenant
@@ -40,7 +40,7 @@ def text_of(response):
 
 @pytest.fixture(scope="module")
 async def two():
-    """A server that has nothing but tenants."""
+    """A server with tenants only."""
     tenants = {"acme": named("Acme"), "globex": named("Globex")}
     async with serving(create_app({"": Endpoint(tenants=tenants)})) as url:
         yield url
@@ -48,7 +48,7 @@ async def two():
 
 @pytest.fixture(scope="module")
 async def mixed():
-    """An agent that has tenants beside it, and another agent."""
+    """An agent with tenants, and another agent."""
     tenants = {"acme": named("Acme")}
     app = create_app({"": named("Root", tenants=tenants, key="root-key"), "/x": named("X")})
     async with serving(app) as url:
@@ -87,7 +87,7 @@ def test_a_path_is_an_agents_or_a_tenants():
         create_app({"": Endpoint()})
 
 
-# Assistants: every agent below one path, by a name
+# Assistants: every agent below one path, by name
 
 
 async def test_an_unknown_assistant_is_said_to_be_unknown(mixed, two):
@@ -111,11 +111,11 @@ async def test_assistants_are_found_where_no_agent_is_at_the_root():
             card = await ask(url, "GET", f"{CARD}?assistant_id={id}")
             assert card.json["name"] == name
             assert text_of(await post(url, call(), path=f"/a2a/{id}")) == f"{name} for ''"
-        # An agent's own page says nothing of the others.
+        # An agent's own page does not mention the others.
         assert (await ask(url, "GET", f"/time{CARD}?assistant_id=a-b")).status == 404
 
 
-# -- A tenant that a server does not know, named in every way (docs/guides/tenants.md) ---------
+# -- an unknown tenant, with every way to name it (docs/guides/tenants.md) -----------------------
 
 
 OLD_MESSAGE = {**MESSAGE, "role": "user", "kind": "message"}
@@ -135,7 +135,7 @@ def agent(name: str) -> Agent:
 
 
 def requests(version: str) -> dict[str, tuple[str, dict[str, Any]]]:
-    """The requests that name the tenant ``stranger``: a path and a body each."""
+    """The requests with the tenant ``stranger``: a path and a body each."""
     method, message = VERSIONS[version]
     params: dict[str, Any] = {"message": message}
     rpc = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}

@@ -1,4 +1,4 @@
-"""HTTPS: certificates, what they must be, and what happens when they change."""
+"""HTTPS: certificates, their requirements, and changes to them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def tls(tmp_path):
 
 
 async def serial(url: str, context: ssl.SSLContext | None = None) -> int:
-    """Return the serial number of the certificate that a new connection gets."""
+    """Return the serial number of the certificate on a new connection."""
     async with connected(url, context) as (_, writer):
         found = writer.get_extra_info("ssl_object").getpeercert()
         return int(found["serialNumber"], 16)
@@ -190,7 +190,7 @@ async def test_a_broken_pair_is_logged_once_and_the_one_before_stays(tls, tmp_pa
         return [each for each in caplog.records if "is not used" in each.getMessage()]
 
     async with serving(app_of(), tls=tls) as url:
-        Path(tls.cert).write_text(second.pem)  # its key is still the first one's
+        Path(tls.cert).write_text(second.pem)  # its key is still the first certificate's
         await until(told)
         assert "does not belong to the certificate" in caplog.text
         assert await is_served(url, first)
@@ -226,7 +226,7 @@ async def test_grpc_gets_the_new_certificate_too(tls, tmp_path):
         assert authority.exists()
 
 
-# -- what is wrong with files ------------------------------------------------------------------
+# -- invalid files -------------------------------------------------------------------------------
 
 
 def test_a_key_that_does_not_match_is_told(tmp_path):

@@ -17,7 +17,7 @@ import warnings
 
 
 def main() -> int:
-    """Run what the command line says; return 1 when a seed fails."""
+    """Run the command line; return 1 when a seed fails."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seed", type=int, help="replay this seed and print what happens")
     parser.add_argument("--seeds", type=int, default=1000, help="how many seeds to try")
@@ -56,7 +56,7 @@ def _share(arguments: argparse.Namespace) -> int:
 
 
 def _report_unraisable(unraisable: sys.UnraisableHookArgs) -> None:
-    """Pass over the cleanup of a dead process: it waits, and nothing of it runs again."""
+    """Ignore the cleanup of a dead process: it waits, and none of its code runs again."""
     if str(unraisable.exc_value) != "coroutine ignored GeneratorExit":
         sys.__unraisablehook__(unraisable)
 
@@ -71,7 +71,7 @@ def _run(arguments: argparse.Namespace) -> int:
     seeds = (
         [arguments.seed] if is_replay else range(arguments.first, arguments.first + arguments.seeds)
     )
-    # What a process was about to do when it died is never done.
+    # A killed process never finishes its pending coroutines.
     warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
     sys.unraisablehook = _report_unraisable
     gc.freeze()

@@ -1,4 +1,4 @@
-"""The bus of a simulation: it loses, repeats, delays and reorders what it is told."""
+"""The bus of a simulation: it loses, repeats, delays and reorders hints."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.simulation.world import World
 
 
 class Wire:
-    """What connects the buses of all replicas."""
+    """Connects the buses of all replicas."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -19,7 +19,7 @@ class Wire:
 
 
 class SimulatedBus:
-    """One replica's end of it (``Bus``). ``is_up`` is what the replica knows of its connection."""
+    """One replica's end of the bus (``Bus``). ``is_up`` is the replica's view of its connection."""
 
     def __init__(self, wire: Wire, process: Process) -> None:
         self._wire = wire
@@ -63,11 +63,11 @@ class SimulatedBus:
         self._spread(pass_on)
 
     def cut(self, *, is_noticed: bool) -> None:
-        """Let nothing through; ``is_noticed`` says whether the replica knows."""
+        """Drop everything; ``is_noticed`` says whether the replica knows."""
         self.is_cut, self.is_up = True, not is_noticed
 
     def mend(self) -> None:
-        """Let everything through again."""
+        """Transmit everything again."""
 
         def is_back() -> None:
             if self._hints is not None and not self.is_up:
@@ -84,7 +84,7 @@ class SimulatedBus:
             else:
                 self._watched.discard(task_id)
 
-        # It takes a moment until the bus knows; what is told meanwhile is lost.
+        # The bus notices after a delay; hints until then are lost.
         self._process.after(self._world.delay(self._world.plan.hint_delay), changed)
 
     def _spread(self, pass_on: Callable[[SimulatedBus], None]) -> None:

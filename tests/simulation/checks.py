@@ -1,4 +1,4 @@
-"""What must hold of the log at every commit, and of everything in the end (L1-L7, E1-E6)."""
+"""Checks of the log at every commit, and of the final state (L1-L7, E1-E6)."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ INTERRUPTED = (TaskState.INPUT_REQUIRED, TaskState.AUTH_REQUIRED)
 EPOCH = 1_700_000_000_000
 
 CLOCK_ERROR = 110
-"""By how much (ms) the clocks of two replicas may differ."""
+"""Maximum difference (ms) between the clocks of two replicas."""
 
 _ONCE = ("step:", "sleep:", "slept:", "wait:", "event:")
-"""Results that a log has once."""
+"""Results that a log contains at most once."""
 
 HEARD_WITHIN = 6.0
-"""How long it may take, in seconds, until a function that waits for messages is given one."""
+"""Maximum delay, in seconds, until a function that waits for messages gets one."""
 
 
 class Kept(msgspec.Struct):
-    """One task's log, as the checker itself has put it together."""
+    """One task's log, reconstructed by the checker."""
 
     task_id: str
     records: list[LoggedEvent] = []
@@ -64,7 +64,7 @@ class Kept(msgspec.Struct):
 
 
 class LogChecker:
-    """Looks at every commit in the database. Raises ``Violation``."""
+    """Checks every commit in the database. Raises ``Violation``."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -77,7 +77,7 @@ class LogChecker:
     def committed(
         self, append: Append, before: Head | None, records: Sequence[LoggedEvent], replica: str
     ) -> None:
-        """Look at one append that was written by ``replica``."""
+        """Check one append, written by ``replica``."""
         world, task_id = self._world, append.task_id
         kept = self.tasks.get(task_id)
         if kept is None:
@@ -171,7 +171,7 @@ class LogChecker:
             self._world.violated("E3", name, "a turn is attempted again that should fail")
 
     def claimed(self, task_id: str, before: Head | None, replica: str) -> None:
-        """Look at a claim: nobody takes a task from a living replica."""
+        """Check a claim: no replica may take a task from a living replica."""
         world = self._world
         head = self.logs[task_id].head
         name = world.name("t", task_id)
@@ -184,7 +184,7 @@ class LogChecker:
             world.violated("E1", name, f"{replica} takes it while it sleeps")
 
     def woken(self, task_id: str, before: Head, now: int) -> None:
-        """Look at a sleeping task that a replica has woken: it is due, and was not awake."""
+        """Check a sleeping task that a replica has woken: it was due and asleep."""
         name = self._world.name("t", task_id)
         self._world.trace("wakes up", name)
         if before.wakes_at is None:
@@ -194,7 +194,7 @@ class LogChecker:
                 "E3", name, f"it is woken at {now}, and sleeps to {before.wakes_at}"
             )
 
-    # -- what functions do ---------------------------------------------------------------------
+    # -- agent functions -------------------------------------------------------------------------
 
     def _is_current(self, turn: Turn) -> bool:
         runner = turn._attempt.runner
@@ -202,7 +202,7 @@ class LogChecker:
         return log is not None and runner.epoch == log.head.epoch and not turn._attempt.finished
 
     def runs(self, turn: Turn, process: Process) -> None:
-        """Look at a function that begins."""
+        """Check a function that starts."""
         runner = turn._attempt.runner
         name = self._world.name("t", runner.task_id) if runner.has_id else "-"
         self._world.trace("runs", name, f"turn {turn.number}.{turn.attempt}", turn.text)
@@ -210,14 +210,14 @@ class LogChecker:
             self._world.violated("E3", name, f"attempt {turn.attempt}")
 
     def steps(self, turn: Turn, key: str, process: Process) -> None:
-        """Look at a step that is about to be done: it must not have been done before."""
+        """Check a step before its execution: it must not be complete already."""
         kept = self.tasks.get(turn.task_id)
         if kept is not None and self._is_current(turn) and key in kept.remembered:
             name = self._world.name("t", turn.task_id)
             self._world.violated("E3", name, f"{key} is done again, though it is remembered")
 
     def hears_nothing(self, turn: Turn) -> None:
-        """Look at a function that waited in vain for messages in passing."""
+        """Check a function that timed out while it waited for additional messages."""
         kept, world = self.tasks.get(turn.task_id), self._world
         if kept is None or not self._is_current(turn):
             return
@@ -232,13 +232,13 @@ class LogChecker:
     # -- the end -------------------------------------------------------------------------------
 
     def at_rest(self) -> list[str]:
-        """Return what is not at rest although nothing goes wrong any more."""
+        """Return the work that is unfinished although all faults have ended."""
         restless = []
         for task_id, log in self.logs.items():
             head = log.head
             ok = head.ended_at is not None or (
                 head.state in INTERRUPTED
-                and self._world.plan.task_timeout is None  # else it still fails by itself
+                and self._world.plan.task_timeout is None  # otherwise it still fails by itself
                 and not (head.turn_open or head.waiting or head.cancel_requested)
             )
             if not ok or head.lease_owner:
@@ -250,7 +250,7 @@ class LogChecker:
         return restless
 
     def finish(self) -> None:
-        """Look at every log as a whole."""
+        """Check every complete log."""
         for task_id, log in self.logs.items():
             name = self._world.name("t", task_id)
             kept = self.tasks[task_id]
@@ -280,7 +280,7 @@ class LogChecker:
             self._world.violated("E3", name, f"it made {made}, and should have made {meant}")
 
     def left_by(self, task_id: str, turn: int) -> list[Task]:
-        """Return how a turn left its task, and how the task ended if no other turn followed."""
+        """Return the state after a turn, and the final state if no other turn followed."""
         folding, left, left_at = Fold(), [], 0
         for record in self.tasks[task_id].records:
             folding.apply(record.event)
@@ -293,7 +293,7 @@ class LogChecker:
         return left
 
     def turn_of(self, task_id: str, message_id: str) -> int:
-        """Return the turn that took a message, 0 without one."""
+        """Return the turn that accepted a message, 0 if there is none."""
         kept = self.tasks[task_id]
         first = kept.records[0].event
         assert isinstance(first, Task)

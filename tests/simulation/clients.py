@@ -1,4 +1,4 @@
-"""The callers of a simulation: they send, stream, answer, cancel, and remember what they saw."""
+"""The callers of a simulation: they send, stream, answer, cancel, and record their observations."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tests.simulation.webhooks import URL
 
 
 class Client:
-    """A caller with tasks of its own."""
+    """A caller with its own tasks."""
 
     def __init__(self, fleet: Fleet, seen: Observations, number: int) -> None:
         self.fleet = fleet
@@ -54,7 +54,7 @@ class Client:
         return CallContext(caller=self.caller, **options)
 
     async def run(self) -> None:
-        """Do some errands, one after another or at once."""
+        """Perform some operations, one after another or at once."""
         count = 1 if self.path else self.world.plan.errands  # each makes tasks of three agents
         errands = [self.process.spawn(self._errand()) for _ in range(count)]
         await asyncio.gather(*errands)
@@ -67,7 +67,7 @@ class Client:
                 break
         self.finished += 1
 
-    # -- asking, patiently ---------------------------------------------------------------------
+    # -- requests with retries -------------------------------------------------------------------
 
     async def _replica(self) -> Replica:
         while not (replicas := self.fleet.reachable()):
@@ -78,7 +78,7 @@ class Client:
         await asyncio.sleep(self.random.uniform(0.02, 0.6))
 
     async def _ask(self, work: Callable[[AgentService], Awaitable[Any]]) -> tuple[Any, Replica]:
-        """Ask some replica once. Raises ``Cut`` when it is not known what came of it."""
+        """Send a request to some replica once. Raises ``Cut`` when the outcome is unknown."""
         replica = await self._replica()
         was_quiet = self.world.is_quiet
         timeout = PATIENCE if was_quiet else self.random.choice([0.5, 3.0, 20.0, PATIENCE])
@@ -120,7 +120,7 @@ class Client:
         await asyncio.gather(*sides)
 
     def _sides(self, task_id: str, program: str) -> list[Any]:
-        """Return what else is done about a task while its conversation goes on."""
+        """Return concurrent operations on a task during its conversation."""
         chance, sides = self.random.random, []
         if chance() < 0.4:
             sides.append(self._watch(task_id))
@@ -140,7 +140,7 @@ class Client:
         await self._cancel(task_id)
 
     async def _settled(self, task_id: str) -> Task | None:
-        """Return the task once it has ended or waits for us; nothing when we grow tired of it."""
+        """Return the task once it has ended or waits for us; nothing after a timeout."""
         for _ in range(12):
             task = await self._get(task_id)
             if task is not None and (task.state.is_terminal or task.state.is_interrupted):
@@ -156,7 +156,7 @@ class Client:
     async def _say(
         self, text: str, *, task_id: str = "", metadata: dict[str, Any] | None = None
     ) -> str | None:
-        """Send a message until something came of it; return the id of its task."""
+        """Send a message until there is a result; return the id of its task."""
         how = self.random.choice(["wait", "wait", "stream", "stream", "immediate"])
         is_repeatable = self.random.random() < 0.5
         webhook = None
@@ -234,7 +234,7 @@ class Client:
             ended = await self._take(work, view)
         except Cut:
             if not view.task_id or not view.position:
-                raise  # nobody knows whether it was taken
+                raise  # it is unknown whether the server accepted the message
             ended = False
         if view.reply is not None:
             self.seen.direct_reply(message_id, view.reply)
@@ -249,7 +249,7 @@ class Client:
     async def _take(
         self, work: Callable[[AgentService], AsyncIterator[StreamItem]], view: View
     ) -> bool:
-        """Take a stream to its end. Returns whether the server ended it; raises ``Cut``."""
+        """Read a stream to its end. Returns whether the server ended it; raises ``Cut``."""
         replica = await self._replica()
         connection: Connection = self.fleet.stream(replica, self.path, work)
         limit = self.random.choice([1, 5, 1000, 1000, 1000])
@@ -280,7 +280,7 @@ class Client:
             connection.hang_up()
 
     async def _resume(self, view: View) -> None:
-        """Go on with a stream after a cut, to the end of the task, or until it asks."""
+        """Resume a stream after a cut, to the end of the task or its next question."""
         view.is_subscription = True
         for _ in range(60):
             await self._pause()
@@ -356,7 +356,7 @@ class Client:
             return
 
     async def look_at_all(self, replica: Replica) -> None:
-        """Look at all that we have, at one replica, when everything is at rest."""
+        """Read all of the caller's tasks, at one replica, when no work is left."""
         tasks: list[Task] = []
         token = ""
         while True:

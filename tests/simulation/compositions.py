@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 CHAIN, CROWD, WORKER, CLOSER = "chain", "crowd", "worker", "closer"
 
 PLACES = [("", "programs")] * 6 + [("/chain", CHAIN), ("/crowd", CROWD)]
-"""Where a caller may find agents, and the keys of these. More callers have none of the others."""
+"""Paths and keys of agents, for a caller's random choice: most callers use no composition."""
 
 PARTS = (WORKER, CLOSER)
 """The agents that only compositions call."""
@@ -38,7 +38,7 @@ def agents_of(programs: Programs) -> dict[str, Agent]:
 
 
 async def close(turn: Turn) -> str:
-    """Ends what it is given, after a question or a sleep, as the text's length decides."""
+    """Complete a message, after a question or a sleep, depending on the text's length."""
     match len(turn.text) % 4:
         case 1:
             return f"closed after {(await turn.ask('close it?')).message_id}"
@@ -54,9 +54,9 @@ async def _step() -> str:
 
 
 def check(world: World, logs: Mapping[str, Any], tasks: Mapping[str, Kept]) -> None:
-    """Check what must hold of compositions when everything is at rest.
+    """Check the rules of compositions when no work is left.
 
-    Each task of a part was begun by one call, once; it has ended if that of the composition has.
+    Exactly one call starts each task of a part; the task has ended if the composition has.
     """
     begun: dict[str, str] = {}
     for task_id, log in logs.items():
@@ -79,7 +79,7 @@ def check(world: World, logs: Mapping[str, Any], tasks: Mapping[str, Kept]) -> N
 
 
 def _was_said(world: World, task_id: str) -> bool:
-    """Whether the server's log has that a cancellation failed: the database was down for long."""
+    """Whether the server's log reports a failed cancellation: the database was down for long."""
     said = [str(what[1]) for _, _, what in world.seen if what[0] == "log"]
     return any(
         task_id in line and ("is not canceled" in line or "did not confirm" in line)
@@ -90,7 +90,7 @@ def _was_said(world: World, task_id: str) -> bool:
 def _check_lost(
     world: World, logs: Mapping[str, Any], tasks: Mapping[str, Kept], task_id: str
 ) -> None:
-    """A task that no call names may only be of a composition that was ended meanwhile."""
+    """A task without a call may only belong to a composition that was ended in the meantime."""
     first = tasks[task_id].snapshots[0][1].history[0].message_id
     for log in logs.values():
         if log.head.scope.agent not in (CHAIN, CROWD):

@@ -1,7 +1,7 @@
-"""The store that replicas share in a simulation: a server of its own, at the end of a wire.
+"""The replicas' shared store in a simulation: a separate server, behind a connection.
 
-What a replica asks for happens in the database's process, so it happens also while the replica
-stands still, and after its death when it was on its way. What is kept is a ``MemoryLogs``.
+A replica's requests run in the database's process, so they also run while the replica is paused,
+and after its death if they were already sent. The data is in a ``MemoryLogs``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.simulation.world import World
 
 
 class Database:
-    """What all replicas keep, and how it can be reached."""
+    """The data of all replicas, and the state of their connections."""
 
     def __init__(self, world: World, checker: LogChecker) -> None:
         self.world = world
@@ -43,11 +43,11 @@ class Database:
         checker.logs = self.memory.logs
 
     def clock(self) -> int:
-        """Return the moment in ms, which is the same for all replicas."""
+        """Return the time in ms, which is the same for all replicas."""
         return EPOCH + int(self.world.loop.time() * 1000)
 
     def complete_later(self, agent: str, key: str, value: str, seconds: float) -> None:
-        """Have somebody who is no replica complete an event, about so many seconds from now."""
+        """Complete an event from outside the replicas, after about the given seconds."""
         self.process.after(self.world.delay(seconds + 0.001), self._complete, agent, key, value)
 
     def _complete(self, agent: str, key: str, value: str) -> None:
@@ -57,11 +57,11 @@ class Database:
         is_first = _result(self._outside.complete_event(agent, key, event_value(value)))
         self.world.trace("event", self.world.name("e", key), "is complete", is_first)
         for store in self.embedded:
-            store.hear_of_timer(0)  # the process that has the file does it for the other
+            store.hear_of_timer(0)  # the process with the file does it for the other
 
 
 class _Session(MemoryTaskStore):
-    """What the database does for one replica; signs of life come over the wire as well."""
+    """The database's side of one replica; heartbeats also use the connection."""
 
     async def _send_heartbeats(self) -> None:
         pass
@@ -78,12 +78,12 @@ class _Session(MemoryTaskStore):
 
 
 class SimulatedStore:
-    """A ``TaskStore`` at the end of a wire to the database.
+    """A ``TaskStore`` behind a connection to the database.
 
-    What it is asked takes a while, there and back. While there is no way to the database it fails,
-    and also when the answer is lost: the caller is told that nothing was done although it was. An
-    embedded store has no wire on which an answer could be lost; it fails without doing anything.
-    Appends of a replica stay in order.
+    Each request has a delay in both directions. While the database is unreachable it fails, and
+    also when the response is lost: the caller gets an error although the change was made. An
+    embedded store has no connection that could lose a response; it fails without a change. Appends
+    of a replica stay in order.
     """
 
     reads_at_once = False
@@ -172,7 +172,7 @@ class SimulatedStore:
     async def _bury(self) -> None:
         self._inner.bury()
 
-    # -- the wire ------------------------------------------------------------------------------
+    # -- the connection --------------------------------------------------------------------------
 
     def _delay(self) -> float:
         return self._world.delay(self._world.plan.store_delay * self._database.slow)
@@ -180,14 +180,14 @@ class SimulatedStore:
     def _ask(
         self, what: str, work: Callable[..., Coroutine[Any, Any, Any]], *args: Any
     ) -> asyncio.Future[Any]:
-        """Have the database do something; what is asked may overtake what was asked before."""
+        """Send a request to the database; it may overtake earlier ones."""
         world, database, process = self._world, self._database, self._process
         assert process is not None
         future = world.loop.create_future()
 
         def answer(result: Any, error: Exception | None) -> None:
             if future.done():
-                return  # its caller went away
+                return  # its caller disconnected
             if error is None:
                 future.set_result(result)
             else:
@@ -278,7 +278,7 @@ class SimulatedStore:
         database.checker.committed(append, before, records, self.replica)
         return seq, records
 
-    # -- what only asks ------------------------------------------------------------------------
+    # -- reads -----------------------------------------------------------------------------------
 
     async def load(self, task_id: str, **wanted: Any) -> Any:
         return await self._ask("load", self._inner.load, task_id)
@@ -292,7 +292,7 @@ class SimulatedStore:
         return await self._ask("waiting_messages", read, task_id)
 
     async def events(self, task_id: str, after: int, limit: int) -> Any:
-        # Small pages, so that readers turn them.
+        # Small pages, so that readers need several.
         return await self._ask("events", self._inner.events, task_id, after, limit)
 
     async def list(self, query: TaskQuery) -> Any:
@@ -308,7 +308,7 @@ class SimulatedStore:
         self._timers_changed = changed
 
     def hear_of_timer(self, wakes_at: int) -> None:
-        """Say in the store's process that the time at which a task wakes up has changed."""
+        """Report in the store's process that the time to wake a task has changed."""
         if self._process is not None and self.committed is not None:
             self._process.after(self._delay(), lambda: self._timers_changed(wakes_at))
 
@@ -357,7 +357,7 @@ class SimulatedStore:
     async def read_audit(self, which: AuditFilter, **wanted: Any) -> Any:
         return await self._ask("read_audit", partial(self._inner.read_audit, which, **wanted))
 
-    # -- what changes something ----------------------------------------------------------------
+    # -- changes ---------------------------------------------------------------------------------
 
     async def append_audit(self, entries: Sequence[AuditEntry]) -> Any:
         return await self._ask("append_audit", self._inner.append_audit, entries)
@@ -442,7 +442,7 @@ class SimulatedStore:
 
 
 def _result(work: Any) -> Any:
-    """Return what something that never waits comes to."""
+    """Return the result of a coroutine that never waits."""
     if isinstance(work, asyncio.Future):
         return work.result()
     try:

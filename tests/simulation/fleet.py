@@ -1,4 +1,4 @@
-"""The replicas of a simulation: how they begin, how they end, and how they are asked."""
+"""The replicas of a simulation: start, end, and requests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.simulation.programs import Programs
 from tests.simulation.world import World
 
 WINDOW = 8
-"""How many events a connection holds that its client has not taken."""
+"""Maximum number of unread events on a connection."""
 
 
 class Cut(Exception):
@@ -60,7 +60,7 @@ class Replica:
         return not self.process.is_dead
 
     async def run(self) -> None:
-        """Begin to serve. Dies when the store does not work, as a server does."""
+        """Start serving. Exits when the store does not work, as a server does."""
         plan, world = self.fleet.world.plan, self.fleet.world
         programs = Programs(world, self.fleet.checker, self.fleet.database.complete_later)
         self.host = Host(
@@ -79,7 +79,7 @@ class Replica:
         self.is_listening = plan.roles[self.place] != "worker"
 
     async def stop(self) -> None:
-        """Drain, as SIGTERM does, and end."""
+        """Drain and end, as after SIGTERM."""
         world = self.fleet.world
         if self.host is None or self.is_stopping:
             return
@@ -103,7 +103,7 @@ class Replica:
 
 
 class Fleet:
-    """All replicas, each of which has a place that a later one takes when it ends."""
+    """All replicas. Each has a slot, which a later replica gets when the first one ends."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -117,7 +117,7 @@ class Fleet:
         self._requests = 0
 
     def begin(self, place: int) -> Replica:
-        """Start a replica at a place."""
+        """Start a replica in a slot."""
         self._lives += 1
         replica = self.replicas[place] = Replica(self, place, self._lives)
         self.everyone.append(replica)
@@ -125,7 +125,7 @@ class Fleet:
         return replica
 
     def kill(self, replica: Replica) -> None:
-        """End a replica as SIGKILL does."""
+        """End a replica, as SIGKILL does."""
         if replica.process.is_dead:
             return
         self.world.trace("dies", replica)
@@ -135,14 +135,14 @@ class Fleet:
             del self.replicas[replica.place]
 
     def reachable(self) -> list[Replica]:
-        """Return the replicas to which a balancer would send a request."""
+        """Return the replicas to which a load balancer would send a request."""
         return [replica for replica in self.replicas.values() if replica.is_listening]
 
     def open_connections(self) -> list[Connection]:
-        """Return the requests that are under way."""
+        """Return the open requests."""
         return list(self.connections.values())
 
-    # -- asking --------------------------------------------------------------------------------
+    # -- requests ------------------------------------------------------------------------------
 
     async def ask(
         self,
@@ -151,9 +151,7 @@ class Fleet:
         work: Callable[[AgentService], Awaitable[Any]],
         timeout: float,
     ) -> Any:
-        """Have a replica do something, over the network. Raises ``Cut``, ``A2AError``,
-        ``TimeoutError``.
-        """
+        """Call a replica over the network. Raises ``Cut``, ``A2AError``, ``TimeoutError``."""
 
         async def answers(service: AgentService, send: Callable[[Any], None]) -> None:
             send(await work(service))
@@ -168,7 +166,7 @@ class Fleet:
     def stream(
         self, replica: Replica, path: str, work: Callable[[AgentService], AsyncIterator[Any]]
     ) -> Connection:
-        """Have a replica stream something; take it with ``receive`` until that returns ``None``."""
+        """Open a stream from a replica; read it with ``receive`` until that returns ``None``."""
 
         async def answers(service: AgentService, send: Callable[[Any], None]) -> None:
             async with aclosing(work(service)) as items:  # type: ignore[type-var]
@@ -182,7 +180,7 @@ class Fleet:
 
 
 class Connection:
-    """A request on its way, and what comes back, in order, until one of both ends is gone."""
+    """A request and its ordered responses, until either end is gone."""
 
     def __init__(
         self,
@@ -250,7 +248,7 @@ class Connection:
         self._client.after(self._last - loop.time(), self._receive, what)
 
     async def room(self) -> None:
-        """Wait until the client has taken enough."""
+        """Wait until the client has fewer unread events."""
         while self._unread > WINDOW:
             self._room = self._world.loop.create_future()
             await self._room
@@ -282,7 +280,7 @@ class Connection:
             self._waiter.set_result(None)
 
     async def receive(self) -> Any:
-        """Return what comes next. Raises what the server says, and ``Cut``."""
+        """Return the next response. Raises the server's errors, and ``Cut``."""
         while not self._came:
             self._waiter = self._world.loop.create_future()
             await self._waiter
@@ -293,7 +291,7 @@ class Connection:
         return what
 
     def hang_up(self) -> None:
-        """Go away. The server hears of it after a while."""
+        """Disconnect. The server notices after a while."""
         if self._is_over:
             return
         self._is_over = True

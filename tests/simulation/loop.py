@@ -1,8 +1,8 @@
-"""An event loop without clock, threads or sockets: a seed decides what runs next.
+"""An event loop without clock, threads or sockets: a seed decides the order of execution.
 
-What runs is grouped in processes (a replica, a client, the database). Within one of them things
-happen in the order in which asyncio would do them; which process goes on next is drawn. Time is
-virtual: it passes when nobody has anything to do, and a little with everything that is done.
+Code is grouped in processes (a replica, a client, the database). Within a process, callbacks run in
+asyncio's order; the next process is random. Time is virtual: it advances when all processes are
+idle, and a little with each callback.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from random import Random
 from typing import Any
 
 HANDLE_SECONDS = 20e-6
-"""How much time passes with everything that is done."""
+"""Virtual time that passes with each callback."""
 
 MOST_STEPS = 1_000_000
 
@@ -32,7 +32,7 @@ _numbers = [count()]
 
 
 def numbered(self: Any) -> int:
-    """Return a hash that does not depend on an object's address, to be put on its class."""
+    """Return a hash that does not depend on an object's address, to be set on its class."""
     try:
         return self._numbered  # type: ignore[no-any-return]
     except AttributeError:
@@ -41,19 +41,19 @@ def numbered(self: Any) -> int:
 
 
 class _Task(asyncio.Task):
-    """A task whose place in a set does not depend on its address."""
+    """A task whose order in a set does not depend on its address."""
 
     __hash__ = numbered
 
 
 class _Future(asyncio.Future):
-    """A future whose place in a set does not depend on its address."""
+    """A future whose order in a set does not depend on its address."""
 
     __hash__ = numbered
 
 
 class Process:
-    """What lives and dies as a whole. ``skew`` is how wrong its clock is, in seconds."""
+    """A unit that lives and dies as a whole. ``skew`` is the error of its clock, in seconds."""
 
     def __init__(self, loop: SimulatedLoop, name: str, *, skew: float = 0.0) -> None:
         self.loop = loop
@@ -84,11 +84,11 @@ class Process:
         return self.loop.create_task(work, context=self.context())
 
     def after(self, delay: float, function: Callable[..., object], *args: Any) -> None:
-        """Call a function in this process, which happens only while it lives."""
+        """Call a function in this process later, if it still lives."""
         self.loop.call_later(delay, function, *args, context=self.context())
 
     def kill(self) -> None:
-        """End the process as SIGKILL does: nothing of it ever runs again."""
+        """End the process as SIGKILL does: none of its code runs again."""
         if self.is_dead:
             return
         self.is_dead = True
@@ -102,7 +102,7 @@ PROCESS: ContextVar[Process] = ContextVar("process")
 
 
 class SimulatedLoop(asyncio.AbstractEventLoop):
-    """The loop. ``path`` records which process did how much, ``problems`` what nobody handled."""
+    """The loop. ``path`` records the steps of each process, ``problems`` the unhandled errors."""
 
     def __init__(self, random: Random) -> None:
         _numbers[0] = count()
@@ -120,7 +120,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self.path = bytearray()
         self.world = Process(self, "world")
 
-    # -- what asyncio asks for -----------------------------------------------------------------
+    # -- asyncio's interface ---------------------------------------------------------------------
 
     def time(self) -> float:
         return self._now
@@ -167,7 +167,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     def create_task(self, coro, *, name=None, context=None):
         task = _Task(coro, loop=self, name=name, context=context)
         process = PROCESS.get(self.world) if context is None else context.get(PROCESS, self.world)
-        tasks = process.tasks  # kept: a dead process does not even clean up behind itself
+        tasks = process.tasks  # kept: a dead process does not even clean up
         if len(tasks) > process.most:
             tasks[:] = [task for task in tasks if not task.done()]
             process.most = 2 * len(tasks) + 100
@@ -186,9 +186,9 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     # -- running -------------------------------------------------------------------------------
 
     def run(self, main: Coroutine[Any, Any, Any]) -> Any:
-        """Run until ``main`` ends, and return what it does.
+        """Run until ``main`` ends, and return its result.
 
-        Raises ``failure`` as soon as there is one, whoever catches it meanwhile, and ``Stuck``.
+        Raises ``failure`` as soon as it is set, even if other code catches it, and ``Stuck``.
         """
         hooks = sys.get_asyncgen_hooks()
         sys.set_asyncgen_hooks(finalizer=self._finalize)
@@ -232,7 +232,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             raise self.failure
 
     def close(self) -> None:
-        """End everything that is left, without a word: nothing that it does has any effect."""
+        """End all remaining tasks silently: their actions have no effect."""
         self._closed = True
         asyncio._set_running_loop(self)
         try:

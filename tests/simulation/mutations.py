@@ -1,4 +1,4 @@
-"""Ways to break the engine on purpose, which show whether the simulation would notice."""
+"""Ways to break the engine on purpose, which show whether the simulation detects them."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ class Mutation:
     """Nothing is broken."""
 
     def append(self, append: Append, before: Head | None) -> Append:
-        """Return what the database is made to write for an append."""
+        """Return the append that the database really writes."""
         return append
 
     def sent(self, store: SimulatedStore, append: Append) -> None:
-        """Take note of an append on its way to the database."""
+        """Record an append on its way to the database."""
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Break something while the context lasts."""
+        """Break something within the context."""
         yield
 
 
@@ -56,7 +56,7 @@ def _instead(where: Any, name: str, what: Any) -> Iterator[None]:
 
 
 class NoFencing(Mutation):
-    """The database writes what an executor sends that has lost its task."""
+    """The database accepts appends from an executor that has lost its task."""
 
     def append(self, append: Append, before: Head | None) -> Append:
         if before is None or append.expected_seq in (None, 0):
@@ -65,7 +65,7 @@ class NoFencing(Mutation):
 
 
 class HintBeforeCommit(Mutation):
-    """Readers are told of events before these are in the log."""
+    """Readers get events before the commit to the log."""
 
     def sent(self, store: SimulatedStore, append: Append) -> None:
         seq, records = append.expected_seq, []
@@ -94,7 +94,7 @@ _KINDS = {
 
 
 class ClaimsWhatIsHeld(Mutation):
-    """A claim takes a task from whoever holds it."""
+    """A claim takes a task from its living lease owner."""
 
     @contextmanager
     def applied(self) -> Iterator[None]:
@@ -120,7 +120,7 @@ class LostWakeUp(Mutation):
 
 
 class NobodyLooks(Mutation):
-    """What the store has, and no hint told of, is not passed on."""
+    """Events in the store without a hint are not passed on."""
 
     @contextmanager
     def applied(self) -> Iterator[None]:
@@ -145,7 +145,7 @@ class ForgetsToClaim(Mutation):
 
 
 class StepsAgain(Mutation):
-    """A further run does not know what the steps before it returned."""
+    """A further attempt does not know the results of completed steps."""
 
     @contextmanager
     def applied(self) -> Iterator[None]:
@@ -160,7 +160,7 @@ class StepsAgain(Mutation):
 
 
 class SeesTwice(Mutation):
-    """A reader does not tell what it has seen from what is new."""
+    """A reader does not distinguish old events from new ones."""
 
     @contextmanager
     def applied(self) -> Iterator[None]:
@@ -169,7 +169,7 @@ class SeesTwice(Mutation):
 
 
 class DoublesArtifacts(Mutation):
-    """A further run adds to what the one before it made."""
+    """A further attempt appends to the artifacts of the previous one."""
 
     @contextmanager
     def applied(self) -> Iterator[None]:
@@ -182,7 +182,7 @@ class DoublesArtifacts(Mutation):
 
 
 class RepliesOfAnothersTurn(Mutation):
-    """The reply of a turn goes to everyone who waits."""
+    """The reply of a turn goes to all waiting callers."""
 
     @contextmanager
     def applied(self) -> Iterator[None]:
@@ -197,7 +197,7 @@ class RepliesOfAnothersTurn(Mutation):
 
 
 class AnswersBeforeTheStore(Mutation):
-    """Nobody waits until what was written is durable."""
+    """Responses do not wait until the write is durable."""
 
     @contextmanager
     def applied(self) -> Iterator[None]:
@@ -210,7 +210,7 @@ class AnswersBeforeTheStore(Mutation):
 
 
 class WaitsForWhatIsComplete(Mutation):
-    """A task that begins to wait for an event does not see that it is complete."""
+    """A task that starts to wait for an event ignores its earlier completion."""
 
     @contextmanager
     def applied(self) -> Iterator[None]:
@@ -219,7 +219,7 @@ class WaitsForWhatIsComplete(Mutation):
 
 
 class ForgetsToWake(Mutation):
-    """Who looks for tasks that are due looks once, when the server starts."""
+    """The search for due tasks runs only once, when the server starts."""
 
     @contextmanager
     def applied(self) -> Iterator[None]:
@@ -231,7 +231,7 @@ class ForgetsToWake(Mutation):
 
 
 class SleepsAgain(Mutation):
-    """A turn does not find in the log that it slept, or what an event was."""
+    """A turn does not find its earlier sleeps and events in the log."""
 
     @contextmanager
     def applied(self) -> Iterator[None]:
@@ -247,7 +247,7 @@ class SleepsAgain(Mutation):
 
 
 class ClaimsWhatSleeps(Mutation):
-    """Tasks that sleep count as unclaimed."""
+    """Sleeping tasks count as unclaimed."""
 
     @contextmanager
     def applied(self) -> Iterator[None]:

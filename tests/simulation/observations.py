@@ -1,4 +1,4 @@
-"""What callers saw, held against the log."""
+"""The callers' observations, checked against the log."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.simulation.world import World
 
 
 class View:
-    """What one caller has seen of a task in streams: every event, once, in order (L6)."""
+    """One caller's view of a task in streams: every event, once, in order (L6)."""
 
     def __init__(self, world: World, checker: LogChecker, who: str, task_id: str) -> None:
         self._world = world
@@ -27,11 +27,11 @@ class View:
 
     @property
     def is_interrupted(self) -> bool:
-        """Whether the task waited for its caller when it was last seen."""
+        """Whether the task waited for its caller at the last observation."""
         return self.last_state in INTERRUPTED
 
     def take(self, item: StreamItem) -> None:
-        """Look at the next item."""
+        """Check the next item."""
         event, seq = item.event, item.seq
         if isinstance(event, Message):
             self.reply = event
@@ -64,7 +64,7 @@ class View:
 
 
 class Observations:
-    """What all callers saw. What can be judged at once is; the rest in ``finish``."""
+    """The observations of all callers, checked immediately if possible, otherwise in ``finish``."""
 
     def __init__(self, world: World, checker: LogChecker) -> None:
         self._world = world
@@ -76,24 +76,24 @@ class Observations:
         self._refused: list[tuple[str, str]] = []
 
     def view(self, who: str, task_id: str) -> View:
-        """Return a new view of a task, or of one that is to be."""
+        """Return a new view of an existing or future task."""
         return View(self._world, self._checker, who, task_id)
 
     def sent(self, message_id: str, is_repeatable: bool) -> None:
-        """Note that a message was sent."""
+        """Record that a message was sent."""
         self._sent[message_id] = is_repeatable
 
     def direct_reply(self, message_id: str, reply: Message) -> None:
-        """Note a reply without a task."""
+        """Record a reply without a task."""
         self._direct[message_id] = reply
 
     def replied(self, message_id: str, task: Task, *, final: bool) -> None:
-        """Note a task for a reply; ``final`` when it must be as the message's turn left it."""
+        """Record a task in a reply; ``final`` when it must be as the message's turn left it."""
         self._shown(task, 0)
         self._replies.append((message_id, task, final))
 
     def got(self, task: Task, after: int) -> None:
-        """Look at a task that was asked for by one who has seen event ``after`` before."""
+        """Check a task read by a caller who has seen event ``after`` before."""
         self._shown(task, after)
 
     def _shown(self, task: Task, after: int) -> None:
@@ -106,18 +106,18 @@ class Observations:
             self._world.violated("L4", name, f"is shown as it never was since {after}: {task}")
 
     def stream_ended(self, message_id: str, view: View) -> None:
-        """Note that the server ended the stream of a message."""
+        """Record that the server ended the stream of a message."""
         self._ended_streams.append((message_id, view.task_id, view.position))
 
     def subscription_ended(self, view: View) -> None:
-        """Look at a subscription that the server ended: the task must have."""
+        """Check a subscription that the server ended: the task must have ended."""
         kept = self._checker.tasks[view.task_id]
         if not _is_over(kept.folding.state) or view.position != kept.seq:
             name = self._world.name("t", view.task_id)
             self._world.violated("L6", name, f"a subscription ends at {view.position}")
 
     def has_ended(self, task_id: str, canceled: bool | None = None) -> None:
-        """Look at a task of which a caller was told that it has ended."""
+        """Check a task that a caller was informed has ended."""
         state = self._checker.tasks[task_id].folding.state
         ok = _is_over(state) and canceled in (None, state is TaskState.CANCELED)
         if not ok:
@@ -125,12 +125,12 @@ class Observations:
             self._world.violated("E4", name, f"should have ended, canceled {canceled}: {state}")
 
     def refused_as_ended(self, task_id: str, message_id: str) -> None:
-        """Look at a message that was refused because its task had ended."""
+        """Check a message that was rejected because its task had ended."""
         self.has_ended(task_id)
         self._refused.append((task_id, message_id))
 
     def listed(self, agent: str, owner: str, tasks: Sequence[Task], known: Sequence[str]) -> None:
-        """Look at a list of all tasks of a caller, made when everything was at rest."""
+        """Check a list of all tasks of a caller, made when no work was left."""
         logs: dict[str, Any] = self._checker.logs
         meant = {
             id: log.stored(None, True).task()
@@ -143,7 +143,7 @@ class Observations:
             self._world.violated("L2", owner, f"tasks are gone: {missing}")
 
     def finish(self) -> None:
-        """Look at what could not be judged at once."""
+        """Run the checks that were impossible earlier."""
         begun: dict[str, list[str]] = {}
         for task_id, kept in self._checker.tasks.items():
             first = kept.snapshots[0][1].history[0].message_id
@@ -167,7 +167,7 @@ class Observations:
             self._check_stream(message_id, task_id, position)
         for task_id, message_id in self._refused:
             if self._sent[message_id]:
-                continue  # it may have been taken when it was sent before
+                continue  # an earlier attempt to send it may have succeeded
             if self._checker.turn_of(task_id, message_id):
                 self._violated("E2", task_id, "a message was refused, and taken by a turn")
 

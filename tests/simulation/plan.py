@@ -1,4 +1,4 @@
-"""What a seed makes of a simulation: how large it is, and what goes wrong in it."""
+"""The parameters of a simulation, drawn from a seed: its size and its faults."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class Plan(msgspec.Struct, kw_only=True):
-    """One simulation. Times are in seconds of its own; ``faults`` are the mean times between."""
+    """One simulation. Times are in simulated seconds; ``faults`` are mean intervals."""
 
     seconds: float
     is_embedded: bool = False
@@ -39,7 +39,7 @@ class Plan(msgspec.Struct, kw_only=True):
 
     @property
     def is_gentle(self) -> bool:
-        """Whether replicas come and go, and none of them dies or is taken for dead."""
+        """Whether replicas come and go, without any death or false expiry."""
         kinds = self.faults.keys() - {"drain", "hang up", "bus"}
         return not (kinds or self.forgets or self.late_append) and self.store_delay < 0.01
 
@@ -55,16 +55,16 @@ FAULTS = {
     "bus": (3, 15),
     "hang up": (0.5, 4),
 }
-"""What may go wrong, and how often at most and at least, in seconds between two times."""
+"""Faults, with their minimum and maximum mean interval in seconds."""
 
 
 def plan_for(seed: int) -> Plan:
-    """Return the plan that belongs to a seed."""
+    """Return the plan of a seed."""
     return plan_of(Random(seed ^ 0x5EED))
 
 
 def plan_of(random: Random) -> Plan:
-    """Draw a plan. Each has some of the faults only: too many at once hide one another."""
+    """Draw a plan. Each has only some of the faults: too many at once hide one another."""
     maybe = random.random
     plan = Plan(seconds=random.choice([4, 8, 8, 15]))
     if maybe() < 0.12:

@@ -1,9 +1,9 @@
-"""What the agents of a simulation do: little programs, which their messages bring along.
+"""The agents of a simulation: they run little programs from their messages.
 
-A program is words: ``z30`` sleeps 0.3 s, ``w`` says that it works, ``s`` does a step, ``c4``
-streams an artifact of four chunks, ``a`` makes an artifact, ``q`` asks, ``l2`` takes two messages
-in passing, ``r`` rejects, ``f`` fails, ``x`` raises, ``u30`` ignores a cancellation for 0.3 s,
-``n300`` has the turn sleep for 3 s, ``e200`` waits for an event, which somebody else completes
+A program is words: ``z30`` sleeps 0.3 s, ``w`` reports that it works, ``s`` does a step, ``c4``
+streams an artifact of four chunks, ``a`` makes an artifact, ``q`` asks, ``l2`` reads two additional
+messages, ``r`` rejects, ``f`` fails, ``x`` raises, ``u30`` ignores a cancellation for 0.3 s,
+``n300`` makes the turn sleep for 3 s, ``e200`` waits for an event, which another process completes
 about 2 s later.
 """
 
@@ -24,7 +24,7 @@ from tests.simulation.world import World
 LIVE_SECONDS = 10.0
 
 PATIENCE = 1000.0
-"""How long a request may take at most once nothing goes wrong any more: longer than any line."""
+"""Maximum duration of a request after the faults have ended: longer than any queue."""
 
 
 def program_of(random: Random) -> str:
@@ -51,7 +51,7 @@ def program_of(random: Random) -> str:
 
 
 def expected_artifacts(program: str) -> list[str | None]:
-    """Return the texts of the artifacts of a finished task; ``None`` for one that is not known."""
+    """Return the texts of the artifacts of a finished task; ``None`` for an unknown task."""
     artifacts: list[str | None] = []
     for at, word in enumerate(program.split()):
         match word[0]:
@@ -70,7 +70,7 @@ def expected_artifacts(program: str) -> list[str | None]:
 
 
 class Programs:
-    """The agent of one replica, and what its functions may not do."""
+    """The agent of one replica, and the checks of its functions."""
 
     def __init__(
         self, world: World, checker: Any, complete: Callable[[str, str, str, float], None]
@@ -98,7 +98,7 @@ class Programs:
         return {"card": CardDetails(push_notifications=plan.has_webhooks), "execution": execution}
 
     def agent(self, name: str = "Programs") -> Agent:
-        """Return an agent, as every replica has one of its own."""
+        """Return an agent for one replica."""
         agent = Agent(name, **self.options)
         agent.skill(id="run", default=True)(self._run)
         agent.skill(id="task", replies="task")(self._run)

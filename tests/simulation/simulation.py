@@ -1,4 +1,4 @@
-"""One simulation: replicas and callers, what goes wrong, and whether all is well in the end."""
+"""One simulation: replicas and callers, faults, and the final result."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from tests.simulation.webhooks import Webhooks
 from tests.simulation.world import Violation, World, listening
 
 REST = 600.0
-"""How long it may take, in seconds, until everything is at rest once nothing goes wrong."""
+"""Maximum time, in seconds, until no work is left after the faults have ended."""
 
 
 class Outcome(msgspec.Struct, kw_only=True):
-    """What came of a simulation. ``failure`` is empty when all was well."""
+    """The result of a simulation. ``failure`` is empty after a success."""
 
     seed: int
     failure: str
@@ -48,7 +48,7 @@ class Outcome(msgspec.Struct, kw_only=True):
 def simulate(
     seed: int, *, plan: Plan | None = None, mutation: Mutation = NONE, keep: bool = False
 ) -> Outcome:
-    """Run the simulation of a seed. ``keep`` keeps its trace also when all was well."""
+    """Run the simulation of a seed. ``keep`` keeps its trace also after a success."""
     world = World(seed, plan=plan, mutation=mutation)
     begun = _clock()
     failure = ""
@@ -80,7 +80,7 @@ def simulate(
 
 
 class Simulation:
-    """What happens in one simulation."""
+    """One simulation at work."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -95,7 +95,7 @@ class Simulation:
         self._chaos = Process(world.loop, "chaos")
 
     async def run(self) -> None:
-        """Let things happen and go wrong for a while, then see that all comes to rest."""
+        """Run with faults for a while, then check that no work is left."""
         world, plan = self.world, self.world.plan
         world.trace("plan", plan)
         places = range(len(plan.roles))
@@ -151,10 +151,10 @@ class Simulation:
             for replica in self.fleet.reachable():
                 await client.process.spawn(client.look_at_all(replica))
 
-    # -- what goes wrong -----------------------------------------------------------------------
+    # -- faults ----------------------------------------------------------------------------------
 
     async def _keep(self) -> None:
-        """Start a replica wherever there is none, after a while."""
+        """Start a replica in each empty slot, after a while."""
         while True:
             await asyncio.sleep(0.1)
             for place in range(len(self.world.plan.roles)):
@@ -198,7 +198,7 @@ class Simulation:
             return
         replica.process.spawn(replica.stop())
         if not self.world.plan.is_embedded and self.random.random() < 0.6:
-            # A deploy: the next one is there before this one has ended.
+            # A deployment: the next replica starts before this one has ended.
             self.fleet.begin(replica.place)
 
     async def _cut(self, replica: Replica) -> None:
@@ -234,7 +234,7 @@ class Simulation:
             self.random.choice(connections).reset()
 
     def _calm(self) -> None:
-        """Put right all that went wrong."""
+        """Repair all faults."""
         self.world.is_quiet = True
         self.world.unavailable_reason()
         self.fleet.database.is_up = True
@@ -250,7 +250,7 @@ _clock = time.perf_counter
 
 
 class _NoWatchdog:
-    """A watchdog is a thread."""
+    """Replaces the watchdog, which is a thread."""
 
     def start(self) -> None:
         pass
@@ -261,7 +261,7 @@ class _NoWatchdog:
 
 @contextmanager
 def _replaced(simulation: Simulation) -> Iterator[None]:
-    """Have clocks, ids and chance come from the simulation while the context lasts."""
+    """Replace clocks, ids and randomness by the simulation's within the context."""
     world = simulation.world
     seconds = lambda: world.milliseconds() / 1000  # noqa: E731
     changes: list[tuple[Any, str, Any]] = [
@@ -298,6 +298,6 @@ def _replaced(simulation: Simulation) -> Iterator[None]:
 
 
 class _Subscription(subscriptions.Subscription):
-    """One whose place in a set does not depend on its address."""
+    """A subscription whose order in a set does not depend on its address."""
 
     __hash__ = numbered

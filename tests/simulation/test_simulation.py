@@ -1,4 +1,4 @@
-"""Simulations of the engine: many seeds, each a fleet, its callers, and what goes wrong."""
+"""Simulations of the engine: many seeds, each with replicas, callers and faults."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import pytest
 from tests.simulation.mutations import ALL, Mutation, named
 
 SEEDS = int(os.environ.get("PARLEY_SEEDS", "200"))
-"""How many seeds are tried in all."""
+"""Total number of seeds."""
 
 SHARES = 8
 ENOUGH = 400
-"""Within how many seeds a broken engine must show."""
+"""Maximum number of seeds until a broken engine is detected."""
 
 
 def _run(*arguments: str, hash_seed: str = "0") -> subprocess.CompletedProcess[str]:
-    """Run simulations in a process of their own, as they replace clocks, chance and ids."""
+    """Run simulations in a separate process, as they replace clocks, randomness and ids."""
     return subprocess.run(
         [sys.executable, "-m", "tests.simulation", *arguments],
         env={**os.environ, "PYTHONHASHSEED": hash_seed},
@@ -50,7 +50,7 @@ def test_whatever_goes_wrong_all_webhooks_are_told() -> None:
 @pytest.mark.parametrize("mutation", ALL, ids=lambda kind: kind.__name__)
 def test_an_engine_that_is_broken_on_purpose_is_found_out(mutation: type[Mutation]) -> None:
     done = _run("--seeds", str(ENOUGH), "--break", mutation.__name__)
-    assert done.returncode == 1, f"{mutation.__doc__} Nobody noticed.\n{done.stdout}{done.stderr}"
+    assert done.returncode == 1, f"Not detected: {mutation.__doc__}\n{done.stdout}{done.stderr}"
     assert "VIOLATED" in done.stdout, done.stdout[-5_000:] + done.stderr
 
 

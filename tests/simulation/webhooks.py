@@ -1,4 +1,4 @@
-"""The webhooks of a simulation: what they are told, and that they are told all of it in order."""
+"""The webhooks of a simulation: each must get all of its notifications in order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ URL = "https://hooks.example/told"
 
 
 class Webhooks:
-    """All receivers of notifications. ``told`` has how far each was told, by task and id."""
+    """All receivers of notifications. ``told`` has the last delivered event, by task and id."""
 
     def __init__(self, world: World, checker: LogChecker) -> None:
         self._world = world
@@ -26,11 +26,11 @@ class Webhooks:
         self.told: dict[tuple[str, str], int] = {}
 
     def sender(self, *_: Any, **__: Any) -> Sender:
-        """Return what a replica sends notifications with."""
+        """Return a replica's sender of notifications."""
         return Sender(self._world, self)
 
     def receive(self, body: bytes, notification_id: str) -> None:
-        """Look at a notification: each event once it is in the log, in order, or again."""
+        """Check a notification: each event once it is in the log, in order, or repeated."""
         if notification_id.count("/") != 2:
             return  # of a direct reply, which is in no log
         task_id, push_id, number = (unquote(part) for part in notification_id.split("/"))
@@ -50,7 +50,7 @@ class Webhooks:
         self.told[task_id, push_id] = max(before, seq)
 
     def at_rest(self) -> list[str]:
-        """Return which webhooks are not told what there is to tell."""
+        """Return the webhooks with undelivered notifications."""
         behind = []
         for task_id, log in self._checker.logs.items():
             for push in log.pushes.values():
@@ -67,7 +67,7 @@ class Webhooks:
 
 
 class Sender:
-    """Sends notifications for one replica. Some are not taken, of some it is not told so."""
+    """Sends notifications for one replica. Some fail; for some, only the response is lost."""
 
     def __init__(self, world: World, webhooks: Webhooks) -> None:
         self._world = world
@@ -76,7 +76,7 @@ class Sender:
     async def post(
         self, push: PushRecord, body: bytes, notification_id: str, requests: DeliveryCall
     ) -> WebhookAnswer | DeliveryFailure:
-        """Send a body to a webhook; return the answer."""
+        """Send a body to a webhook; return the response."""
         world, process = self._world, self._world.here
         assert process is not None
         future: asyncio.Future[WebhookAnswer | DeliveryFailure] = world.loop.create_future()

@@ -1,4 +1,4 @@
-"""What everything in a simulation shares: the seed, the time, the names, what was seen."""
+"""The shared state of a simulation: the seed, the time, the names, and the trace."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tests.simulation.plan import Plan, plan_for
 
 
 class Violation(AssertionError):
-    """Something that must never be. The simulation ends here."""
+    """A broken rule. The simulation ends here."""
 
 
 class World:
-    """One simulation: everything that is drawn is drawn from ``random``."""
+    """One simulation: all random values come from ``random``."""
 
     def __init__(self, seed: int, *, plan: Plan | None = None, mutation: Mutation = NONE) -> None:
         self.seed = seed
@@ -40,37 +40,37 @@ class World:
         """The process that runs now."""
         return PROCESS.get(None)
 
-    # -- chance --------------------------------------------------------------------------------
+    # -- randomness ------------------------------------------------------------------------------
 
     def delay(self, usual: float) -> float:
-        """Return how long something takes that usually takes so long: now and then much longer."""
+        """Return a random delay around the usual one: now and then much longer."""
         drawn = self.random.random()
         if drawn < 0.01 and not self.is_quiet:
             return min(8.0, usual * self.random.uniform(10, 200))
         return usual * (0.5 + drawn)
 
     def forgets(self, what: str) -> bool:
-        """Whether the answer to something gets lost."""
+        """Whether a response gets lost."""
         if self.is_quiet or self.random.random() >= self.plan.forgets:
             return False
         self.trace("no answer to", what)
         return True
 
     def unavailable_reason(self, seconds: float = 0.0) -> None:
-        """Note that something goes wrong, for so long at least."""
+        """Record a fault that lasts at least the given time."""
         self.calm_since = max(self.calm_since, self.loop.time() + seconds)
 
     # -- names, times --------------------------------------------------------------------------
 
     def new_id(self, at: int | None = None) -> str:
-        """Return an id as ours are: they begin with the moment, by the clock of the process."""
+        """Return an id like Parley's: it begins with the time, by the clock of the process."""
         here = self.here or self.loop.world
         number = self._counters["id"] = self._counters.get("id", 0) + 1
         moment = self.milliseconds() if at is None else at
         return f"{moment:012x}7{number & 0xFFF:03x}8{here.number & 0xFFF:03x}{number:012x}"
 
     def milliseconds(self) -> int:
-        """Return the moment in ms by the clock of the process that asks, which may be wrong."""
+        """Return the time in ms by the clock of the current process, which may be wrong."""
         here = self.here or self.loop.world
         return 1_700_000_000_000 + int((self.loop.time() + here.skew) * 1000)
 
@@ -82,10 +82,10 @@ class World:
             name = self.names[id] = f"{kind}{number}"
         return name
 
-    # -- what was seen -------------------------------------------------------------------------
+    # -- the trace -------------------------------------------------------------------------------
 
     def trace(self, *what: Any) -> None:
-        """Note what happens now."""
+        """Record an event."""
         here = self.here
         self.seen.append((self.loop.time(), here.name if here else "-", what))
 
@@ -96,19 +96,19 @@ class World:
         raise self.loop.failure
 
     def problem(self, what: str) -> None:
-        """Note that something went wrong where it cannot be raised."""
+        """Record an error that cannot be raised where it occurs."""
         if self.loop.is_closed():
             return
         self.trace("PROBLEM", what)
         self.problems.append(what)
 
     def lines(self) -> Iterator[str]:
-        """Yield what was seen, readably."""
+        """Yield the trace as readable lines."""
         for at, name, what in self.seen:
             yield f"{at:9.4f} {name:>10}  " + " ".join(str(part) for part in what)
 
     def digest(self) -> str:
-        """Return a hash of all that was seen, and of the order in which everything ran."""
+        """Return a hash of the trace and of the order of execution."""
         digest = hashlib.sha256(self.loop.path)
         for line in self.lines():
             digest.update(line.encode())
@@ -116,7 +116,7 @@ class World:
 
 
 class _Listener(logging.Handler):
-    """Hears what the server says in its log. What it did not foresee is a problem."""
+    """Reads the server's log messages. An unexpected one is a problem."""
 
     def __init__(self, world: World) -> None:
         super().__init__(logging.INFO)
@@ -126,7 +126,7 @@ class _Listener(logging.Handler):
         here = self._world.here
         if (here is not None and here.is_dead) or self._world.loop.is_closed():
             return
-        if record.name == "parley.audit.lines":  # they name this process and this user
+        if record.name == "parley.audit.lines":  # they contain this process and this user
             return
         said = record.getMessage()
         self._world.trace("log", said[:200])
@@ -137,7 +137,7 @@ class _Listener(logging.Handler):
 
 @contextmanager
 def listening(world: World) -> Iterator[None]:
-    """Hear what the server says in its log while the context lasts."""
+    """Read the server's log messages within the context."""
     logger, handler = logging.getLogger("parley"), _Listener(world)
     before = logger.level, logger.propagate
     logger.addHandler(handler)

@@ -1,4 +1,4 @@
-"""The stores, which all keep one contract."""
+"""The stores, which all satisfy one contract."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def sqlite(
 
 
 class PostgresAtOurTime(PostgresTaskStore):
-    """One that does not correct the clock that a test gives it."""
+    """A store that does not correct the clock set by a test."""
 
     def now(self) -> int:
         return self._clock()

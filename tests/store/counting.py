@@ -1,4 +1,4 @@
-"""A store that counts what its queries hand over."""
+"""A store that counts the bytes of its query results."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from parley.store.sqlite.store import SqliteTaskStore
 
 
 class CountingStore(SqliteTaskStore):
-    """Counts the bytes that queries hand over, in ``read``."""
+    """Counts the bytes of query results, in ``read``."""
 
     read = 0
 

@@ -193,7 +193,7 @@ def test_the_limits_are_said_in_the_error() -> None:
     assert str(tables.MAX_API_KEYS) in str(TooManyApiKeys())
 
 
-# -- what applications made before they had owners of their own stays theirs -----------------------
+# -- data that applications created before they had their own owners stays theirs ------------------
 
 
 AS_BEFORE = (
@@ -210,7 +210,7 @@ SMALL_TABLES_AS_BEFORE = """
         destination TEXT PRIMARY KEY, seq INTEGER, holder TEXT, until INTEGER);
     DELETE FROM schema_versions WHERE version > 10;
 """
-"""SQLite has a later migration, which is done again too."""
+"""SQLite's later migration runs again too."""
 
 agent = Agent("Notes")
 
@@ -228,7 +228,7 @@ def who(scope: Any) -> Caller:
 
 
 async def asked(url: str, names: list[str], text: str = "") -> dict[str, list[str]]:
-    """What callers see, who say something first if there is a text."""
+    """Return the data that callers see, after a message if there is a text."""
     seen = {}
     app = parley.asgi(agent, store=url, caller=who)
     async with app.lifespan(app):

@@ -1,4 +1,4 @@
-"""What may be added to a log, in every store."""
+"""Rules for appends to a log, in every store."""
 
 from __future__ import annotations
 
@@ -286,7 +286,7 @@ async def test_pages_of_events_are_bounded_in_number_and_in_bytes(store: TaskSto
 @settings(max_examples=10)
 @given(updates=st.lists(value_of(TaskArtifactUpdateEvent), min_size=5, max_size=10))
 def test_whatever_an_event_holds_comes_back(updates: list[TaskArtifactUpdateEvent]) -> None:
-    """Control characters and separators of any kind included."""
+    """Including control characters and separators of any kind."""
 
     async def check(folder: str) -> None:
         store = SqliteTaskStore(Path(folder) / "t.db", synchronous="NORMAL")
@@ -335,7 +335,7 @@ async def test_a_commit_within_a_commit_is_published_after_it() -> None:
 
 @pytest.mark.L2
 async def test_what_was_told_can_be_read(store: TaskStore) -> None:
-    """A reader that is notified of n can read it at once."""
+    """A reader with a hint for n can read n immediately."""
     seen: list[int] = []
 
     async def look(seq: int) -> None:

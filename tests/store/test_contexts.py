@@ -1,4 +1,4 @@
-"""What is kept beside tasks: receipts, histories, values; and how everything goes in the end."""
+"""Data besides tasks: receipts, histories, values; and its removal."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ async def test_of_many_at_once_that_expect_the_same_one_is_kept(store: TaskStore
 
 
 async def test_sets_and_comparisons_at_once_come_in_some_order(store: TaskStore) -> None:
-    """A comparison that succeeds was made with what was there, whatever was set beside it."""
+    """A successful comparison used the stored value, despite concurrent writes."""
     where = (SCOPE, "c", "k")
     for _ in range(20):
         await store.set_value(*where, b"0")

@@ -1,7 +1,7 @@
-"""What stores read and write grows with what is asked for, and with nothing else.
+"""The costs of reads and writes grow only with the requested data.
 
-Costs are counted, not timed: bytes that a store hands over, steps of SQLite's machine, pages of
-PostgreSQL, bytes that are written.
+Costs are counted, not timed: bytes of query results, steps of SQLite's virtual machine, pages of
+PostgreSQL, written bytes.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ LARGE = 1_000_000
 
 
 async def large_tasks(store: TaskStore, count: int, **scope: Any) -> list[str]:
-    """Tasks with a large message, a large artifact that is stored, and one that is in the log."""
+    """Tasks with a large message, a large stored artifact, and a large artifact in the log."""
     names = [f"t{n:03}" for n in range(count)]
     for n, name in enumerate(names):
         first = task(name, at=n + 1)
@@ -67,7 +67,7 @@ async def large_tasks(store: TaskStore, count: int, **scope: Any) -> list[str]:
 
 
 async def peak_of(work: Any) -> tuple[Any, int]:
-    """What comes of an awaitable, and how much memory it took at its height."""
+    """Return an awaitable's result, and its peak memory."""
     tracemalloc.start()
     try:
         result = await work
@@ -84,7 +84,7 @@ async def test_a_page_of_large_tasks_has_no_more_than_its_bytes(store: TaskStore
     while True:
         query = TaskQuery(scope=SCOPE, artifacts=True, limit=100, before=before)
         page, peak = await peak_of(store.list(query))
-        assert len(page.tasks) == 1, "one task alone has more than a page"
+        assert len(page.tasks) == 1, "one task alone exceeds a page"
         assert page.total == len(names)
         assert peak < 15 * 3 * LARGE  # one task as rows, as JSON and as values; not twelve
         found += [task.id for task in page.tasks]
@@ -166,7 +166,7 @@ async def test_what_a_turn_stores_does_not_grow_with_the_task(tmp_path: Path) ->
 
 
 async def test_a_text_of_many_pieces_is_stored_once_and_read_as_one_part() -> None:
-    """L7: what is stored and read grows with the text, not with the square of its pieces."""
+    """L7: stored and read bytes grow with the text, not with the square of its pieces."""
     sizes = []
     for count in (1_000, 10_000):
         store = MemoryTaskStore()
@@ -200,20 +200,20 @@ async def test_a_text_of_many_pieces_is_stored_once_and_read_as_one_part() -> No
 
 
 def wal_frames(folder: Path) -> int:
-    """How many pages the write-ahead log has."""
+    """Return the number of pages in the write-ahead log."""
     return (folder / "tasks.db-wal").stat().st_size // 4096
 
 
 @pytest.mark.slow
 async def test_large_values_cost_their_neighbours_nothing(tmp_path: Path) -> None:
-    """Whoever looks for a row reads none of those beside it: counted in what the process reads."""
+    """A row's lookup reads no neighbouring values: counted in the bytes that the process reads."""
     if not os.path.exists("/proc/self/io"):
         pytest.skip("this system does not count what a process reads")
     costs = []
     for size in (10, LARGE):
         store = SqliteTaskStore(tmp_path / f"{size}.db", synchronous="NORMAL")
         await store.open(lambda records: None)
-        for n in range(40):  # more than the cache has room for
+        for n in range(40):  # more than the cache can hold
             first = Task(
                 id=f"t{n}",
                 context_id="c",
@@ -235,7 +235,7 @@ async def test_large_values_cost_their_neighbours_nothing(tmp_path: Path) -> Non
 
 
 def read_by_us() -> int:
-    """How many bytes this process has read."""
+    """Return the number of bytes that this process has read."""
     return int(re.findall(r"rchar: (\d+)", Path("/proc/self/io").read_text())[0])
 
 
@@ -289,7 +289,7 @@ def webhook(n: int) -> PushRecord:
 
 
 async def retired(store: TaskStore, count: int) -> None:
-    """Leave webhooks behind, of an agent that is served no more, and one of an agent that is."""
+    """Create ``count`` webhooks of an agent without a server."""
     for first in range(0, count, 500):
         await asyncio.gather(
             *[
@@ -311,7 +311,7 @@ async def test_webhooks_of_retired_agents_cost_others_nothing_in_sqlite(tmp_path
         store = SqliteTaskStore(path, synchronous="NORMAL")
         await store.open(lambda records: None)
         await retired(store, count)
-        await store.close()  # so that nobody holds them
+        await store.close()  # so that they have no lease
         store = SqliteTaskStore(path, synchronous="NORMAL")
         await store.open(lambda records: None)
         await store.append(creation("new", pushes=(webhook(1),)))

@@ -1,4 +1,4 @@
-"""What events make of a task."""
+"""Folding events into a task."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def folded(*events: Any) -> Task:
 
 
 def refused(*events: Any, strict: bool = False) -> str:
-    """Fold all but the last event, and return why that is refused; it changes nothing."""
+    """Fold all but the last event, and return why that one is rejected; it changes nothing."""
     folding = Fold(strict=strict)
     for event in events[:-1]:
         folding.apply(event)

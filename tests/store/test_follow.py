@@ -1,4 +1,4 @@
-"""Following a log: every event once, in order, and no reader holds up another."""
+"""Following a log: every event once, in order, without delays between readers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COMPLETED = TaskState.COMPLETED
 async def collect(
     store: TaskStore, hints: LocalHints, after: int = 0, *, poll: float = 60.0, pause: int = 0
 ) -> list[int]:
-    """Follow to the end; between batches let the others run so many times."""
+    """Follow to the end; yield to the loop a number of times between batches."""
     found: list[int] = []
     async with (
         asyncio.timeout(20),
@@ -42,7 +42,7 @@ async def collect(
 
 
 async def write(store: TaskStore, count: int, *, each: int = 1, seq: int = 1) -> int:
-    """Add chunks and then the end; return its number."""
+    """Append chunks and then the end; return its number."""
     while seq < count:
         events = [chunk("t", "x") for _ in range(each)]
         seq = await store.append(addition("t", seq, *events))
@@ -194,7 +194,7 @@ async def test_two_hundred_readers_some_slow_some_gone_each_see_everything(
     assert not hints.watched
 
 
-# -- L5: readers hold up neither writers nor each other; memory per reader is bounded --------------
+# -- L5: readers delay neither writers nor each other; memory per reader is bounded ----------------
 
 
 STALLED = 20
@@ -204,7 +204,7 @@ Batches = AsyncGenerator[Sequence[LoggedEvent], None]
 
 
 async def stalled(store: TaskStore, hints: LocalHints, stack: AsyncExitStack) -> Batches:
-    """A reader that has read the first event, and reads nothing more for now."""
+    """A reader that has read the first event, and then stops reading."""
     batches = follow(store, hints, "t", 0)
     await stack.enter_async_context(aclosing(batches))
     assert numbers(await anext(batches)) == [1]
@@ -212,7 +212,7 @@ async def stalled(store: TaskStore, hints: LocalHints, stack: AsyncExitStack) ->
 
 
 async def invariant_l5_write(store: TaskStore, count: int, text: str = "x") -> int:
-    """Write chunks, each when the one before is durable, and the end; return its number."""
+    """Append chunks, each after the previous one is durable, and the end; return its number."""
     seq = 1
     for _ in range(count):
         seq = await store.append(addition("t", seq, chunk("t", text)))
@@ -233,7 +233,7 @@ async def test_l5_readers_that_read_nothing_hold_up_no_writer_and_then_catch_up(
         last = await invariant_l5_write(store, EVENTS)  # waits for none of them
         assert hints.held == 0  # they were dropped from memory
         for reader in readers:
-            pages = await rest(reader)  # and have it all from the store
+            pages = await rest(reader)  # and get all of it from the store
             assert [number for page in pages for number in numbers(page)] == [*range(2, last + 1)]
             assert max(map(len, pages)) <= PAGE
     assert not hints.watched
@@ -261,7 +261,7 @@ async def test_l5_a_reader_that_reads_nothing_holds_up_no_other(
 async def test_l5_what_is_kept_for_a_reader_is_bounded_in_events_and_bytes(
     store: TaskStore, hints: LocalHints
 ) -> None:
-    """Counted at each append: one chunk is far smaller than what may be kept, all are more."""
+    """Counted at each append: one chunk is far below the limit, all together exceed it."""
     await store.append(creation("t"))
     size, kept, sizes = BUFFER_BYTES // 8, [], []
     with hints.subscribe("t") as small, hints.subscribe("u") as large:
@@ -302,7 +302,7 @@ async def test_l5_a_reader_that_catches_up_has_a_page_of_the_log_in_memory_and_n
 async def test_l5_readers_of_the_store_itself_hold_up_no_writer(
     store: TaskStore, hints: LocalHints
 ) -> None:
-    """Far more questions than the store answers at a time are asked before each write."""
+    """Each write competes with far more queries than the store runs at a time."""
     await store.append(creation("t"))
     seq, asked = 1, []
     async with asyncio.timeout(120):

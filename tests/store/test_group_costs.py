@@ -1,4 +1,4 @@
-"""What a group of appends costs besides its rows: counted in transactions, statements, wake-ups.
+"""The overhead of a group of appends, in transactions, statements and wake-ups.
 
 It is the same for four appends as for 256. Nothing is timed.
 """
@@ -43,7 +43,7 @@ Counts = Counter[str]
 
 @pytest.fixture
 def wake_ups(monkeypatch: pytest.MonkeyPatch) -> Counts:
-    """How often a writer's thread calls the loop."""
+    """Count how often a writer's thread calls the loop."""
     counts: Counts = Counter()
     call = GroupWriter._call_on_loop
 
@@ -60,7 +60,7 @@ def creations(names: Sequence[str]) -> list[Append]:
 
 
 def endings(names: Sequence[str]) -> list[Append]:
-    """What ends tasks: they work, have an artifact, and are completed."""
+    """Appends that work on tasks, add an artifact, and complete them."""
     appends = []
     for name in names:
         result = chunk(name, "a result", append=False, last=True)
@@ -73,7 +73,7 @@ def endings(names: Sequence[str]) -> list[Append]:
 
 
 class Asked:
-    """Counts what an authorizer is asked: SQLite asks when it prepares a statement, only then."""
+    """Counts calls of an authorizer: SQLite calls it only when it prepares a statement."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.count = 0
@@ -101,7 +101,7 @@ class TestSqlite:
     async def statements_of(
         self, connection: sqlite3.Connection, store: TaskStore, appends: Sequence[Append]
     ) -> list[str]:
-        """The statements that write some appends, without their values."""
+        """Return the statements that write some appends, without their values."""
         done: list[str] = []
         connection.set_trace_callback(done.append)
         await all_at_once(store, appends)
@@ -163,7 +163,7 @@ class TestSqlite:
         sqlite._writing.batch_writer.write = held  # type: ignore[method-assign]
         waiting = [asyncio.ensure_future(sqlite.append(creation("first")))]
         await begun.wait()  # the thread may take its first group late, and then all of them
-        for n in range(50):  # one in each round of the loop
+        for n in range(50):  # one append in each iteration of the loop
             waiting.append(asyncio.ensure_future(sqlite.append(creation(f"later-{n}"))))
             await asyncio.sleep(0)
         gate.set()

@@ -1,4 +1,4 @@
-"""Any sequence of uses of a store, beside a simple model of what it must hold (L1, L3, L4, L6)."""
+"""Any sequence of store operations, compared with a simple model (L1, L3, L4, L6)."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ PRIVATE = (MessageReceived, TurnStarted, CancelRequested)
 
 
 class Known:
-    """What the model knows of one task."""
+    """The model's data of one task."""
 
     def __init__(self, scope: Scope, context_id: str) -> None:
         self.scope = scope
@@ -123,13 +123,13 @@ class StoreMachine(RuleBasedStateMachine):
         self.moment = 0
 
     def new_stores(self) -> list[TaskStore]:
-        """Replicas that share what they keep."""
+        """Replicas with shared data."""
         logs = MemoryLogs()
         return [MemoryTaskStore(logs=logs) for _ in range(2)]
 
     @property
     def store(self) -> TaskStore:
-        """One of the replicas, whose turn it is."""
+        """Return the next replica in turn."""
         self.stores.append(self.stores.pop(0))
         return self.stores[0]
 
@@ -153,7 +153,7 @@ class StoreMachine(RuleBasedStateMachine):
             self.committed.setdefault(record.task_id, []).append(record)
 
     def apply(self, append: Append, replica: str) -> type[Exception] | None:
-        """Do an append in the model; return what the store must refuse it with."""
+        """Apply an append to the model; return the error expected from the store."""
         known = self.known.get(append.task_id)
         self.unclaimed_before = known is not None and known.is_unclaimed
         if known is None:
@@ -528,7 +528,7 @@ class SqliteMachine(StoreMachine):
 
 
 class PostgresMachine(StoreMachine):
-    """The same, with two replicas in a schema of their own, one of which leaves now and then."""
+    """The same, with two replicas in their own schema; a replica is sometimes closed."""
 
     server: PostgresServer
 

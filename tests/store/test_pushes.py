@@ -1,4 +1,4 @@
-"""Push notification configurations in the stores: kept, replaced, moved, removed."""
+"""Push notification configurations in the stores: saved, replaced, moved, removed."""
 
 from __future__ import annotations
 
@@ -97,13 +97,13 @@ async def test_a_task_has_a_bounded_number_however_they_come(store: TaskStore) -
     done = await asyncio.gather(*puts, return_exceptions=True)
     assert [type(each) for each in done[MAX_PUSHES:]] == [TooManyPushes] * 3
     assert len(await store.pushes("t")) == MAX_PUSHES
-    await store.put_push("t", push("00", revision="again"))  # one that is there already
+    await store.put_push("t", push("00", revision="again"))  # an existing configuration
     append = replace(addition("t", None, received("a")), pushes=(push("one more"),))
     with pytest.raises(TooManyPushes):
         await store.append(append)
     record = await store.load("t")
     assert record is not None
-    assert record.waiting == 0  # the message was not taken either
+    assert record.waiting == 0  # the message was not accepted either
 
 
 async def test_what_is_done_at_once_is_done_in_order(store: TaskStore) -> None:

@@ -48,7 +48,7 @@ Start = Callable[[], Awaitable[TaskStore]]
 
 @pytest.fixture(params=["memory", pytest.param("postgres", marks=pytest.mark.service)])
 async def start(request: pytest.FixtureRequest) -> AsyncIterator[Start]:
-    """Starts a further replica of one store, with a short lease."""
+    """Start a further replica of one store, with a short lease."""
     logs = MemoryLogs()
     url = request.getfixturevalue("postgres_url") if request.param == "postgres" else ""
     opened: list[TaskStore] = []
@@ -80,7 +80,7 @@ async def two(one: TaskStore, start: Start) -> TaskStore:
 
 
 async def silence(store: TaskStore) -> None:
-    """Let a replica say no more that it is alive, as a process that hangs."""
+    """Stop a replica's heartbeats, as in a hanging process."""
     if isinstance(store, MemoryTaskStore):
         assert store._heartbeat is not None
         store._heartbeat.cancel()
@@ -118,7 +118,7 @@ async def test_a_rejected_append_leaves_no_replica_with_a_head_of_before(
 async def test_replicas_that_append_to_one_task_at_once_lose_nothing(
     one: TaskStore, two: TaskStore
 ) -> None:
-    """One streams, the other brings messages and asks for the end."""
+    """One streams, the other adds messages and requests the end."""
     await one.append(creation("t"))
 
     async def stream() -> None:
@@ -231,7 +231,7 @@ async def test_the_replicas_are_known(one: TaskStore, two: TaskStore) -> None:
 
 @pytest.mark.slow
 async def test_a_replica_that_is_alive_keeps_what_it_holds(one: TaskStore, two: TaskStore) -> None:
-    """Longer than a lease passes, and all beat."""
+    """The test waits longer than a lease, and all replicas send heartbeats."""
     await one.append(creation("t"))
     seen = {replica.id: replica.seen_at for replica in await two.replicas()}
 
@@ -319,7 +319,7 @@ async def test_every_replica_tells_of_what_it_committed_and_of_no_more(start: St
     assert [[r.seq for r in committed[name]] for name in ("one", "two")] == [[1], [2]]
 
 
-# -- A process is killed while it writes: what was acknowledged is there, and nothing halfway ------
+# -- a process killed while it writes: acknowledged data is durable, and nothing is partial --------
 
 
 KILLS = int(os.environ.get("PARLEY_KILLS", "8"))
@@ -390,7 +390,7 @@ async def test_what_was_acknowledged_survives_a_kill_at_any_moment(tmp_path: Pat
 async def _write_and_kill(
     path: Path, lines: int, pause: float, acknowledged: dict[str, int]
 ) -> None:
-    """Let a process write until it said so much, and kill it a moment later."""
+    """Run a process that writes until it has printed a number of lines; kill it a moment later."""
     writer = await asyncio.create_subprocess_exec(
         sys.executable, "-c", WRITE, path, str(TASKS), stdout=subprocess.PIPE
     )
@@ -418,7 +418,7 @@ async def _check(store: SqliteTaskStore, acknowledged: dict[str, int]) -> None:
         turns = await store.private_records(name, [RecordKind.TURN])
         log = sorted([*events, *turns], key=lambda r: (r.seq, r.sub))
         assert fold([r.event for r in log]) == record.task
-        # An append is there as a whole: the status of every fifth comes with its chunk.
+        # An append is atomic: the status of every fifth comes with its chunk.
         assert record.task.status.message is None or record.task.artifacts[0].parts
         received = await store.private_records(name, [RecordKind.RECEIVED])
         assert len(received) == record.waiting

@@ -1,4 +1,4 @@
-"""The JSON of a task, joined from the pieces that a store holds, and lists of tasks."""
+"""The JSON of a task, joined from stored pieces, and lists of tasks."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ tasks = st.builds(
         id="-", context_id=context_id, status=status, artifacts=artifacts, history=history,
         metadata=metadata,
     ),
-    texts.map(lambda context_id: context_id.replace("\0", "")),  # the server refuses it
+    texts.map(lambda context_id: context_id.replace("\0", "")),  # the server rejects it
     statuses,
     st.lists(artifacts, max_size=2, unique_by=lambda artifact: artifact.artifact_id),
     st.lists(value_of(Message), max_size=3),
@@ -84,7 +84,7 @@ events = st.one_of(
     ),
 )
 appends = st.lists(st.tuples(st.lists(events, min_size=1, max_size=3), st.booleans()), max_size=4)
-"""The events of further appends, each with whether it stores what the artifacts lack."""
+"""The events of further appends; the boolean also stores the missing parts of artifacts."""
 
 
 class Opened:
@@ -101,7 +101,7 @@ class Opened:
         self.runner.close()
 
     def write(self, first: Task, more: Sequence[tuple[Sequence[Any], bool]]) -> Task:
-        """Write a log; return the fold of its events, which the store has no part in."""
+        """Write a log; return the fold of its events, computed without the store."""
         self.count += 1
         id = f"task {self.count:03}"
         first = replace(first, id=id)
@@ -145,13 +145,13 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opened]:
 
 
 def shown(whole: Task, length: int | None, has_artifacts: bool) -> Task:
-    """A task as callers ask for it."""
+    """Return a task in the form for callers."""
     history = whole.history if length is None else whole.history[-length:] if length else ()
     return replace(whole, history=history, artifacts=whole.artifacts if has_artifacts else ())
 
 
 def assert_is(stored: StoredTask, expected: Task) -> None:
-    """Check that the joined pieces are what the encoder writes of a task, and read as it."""
+    """Check that the joined pieces equal the encoder's JSON of a task, and decode to it."""
     assert json.loads(stored.json()) == json.loads(encode(expected))
     assert stored.task() == expected
 
@@ -230,7 +230,7 @@ def test_what_a_tail_changes_is_the_fold_of_all_chunks(opened: Opened) -> None:
         assert opened.load(whole.id).unsaved == (changed or {"kept"})
 
 
-# -- which tasks are listed, and in what order -----------------------------------------------------
+# -- selection and order of listed tasks -----------------------------------------------------------
 
 
 def ids(page: TaskPage) -> list[str]:

@@ -111,7 +111,7 @@ async def test_what_cannot_be_a_row_is_refused(store: TaskStore) -> None:
 async def test_a_change_that_is_refused_leaves_nothing_and_others_continue(
     store: TaskStore,
 ) -> None:
-    """They may be in one group with it."""
+    """They may share a group with it."""
 
     def refuse(rows: TableRows) -> None:
         raise TooManyApiKeys
@@ -168,7 +168,7 @@ async def test_a_change_whose_answer_is_lost_counts_once(postgres: PostgresServe
             before = None
             for n in range(
                 28
-            ):  # cut at another step of the transaction each time, its end among them
+            ):  # interrupted at another step of the transaction each time, including its end
                 value = str(n).encode()
                 between.delay = 0.02
                 putting = asyncio.ensure_future(

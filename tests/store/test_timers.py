@@ -41,7 +41,7 @@ async def sleeps(
 
 
 async def woken(store: TaskStore, now: int) -> list[str]:
-    """Wake what is due; return which tasks can be claimed then."""
+    """Wake due tasks; return the tasks that can be claimed."""
     due = await store.due_tasks(AGENT, now, 100)
     await store.wake({each.task_id: n for n, each in enumerate(due, 1)}, now)
     return [claimed.task_id for claimed in await store.claim_batch(AGENT, 100)]
@@ -249,7 +249,7 @@ async def test_a_secret_is_made_once(store: TaskStore) -> None:
 def reopened(
     request: pytest.FixtureRequest, tmp_path: Path, clock: Clock
 ) -> Callable[[], TaskStore]:
-    """Makes a store of the same data each time."""
+    """Open a store of the same data each time."""
     if request.param == "memory":
         store = MemoryTaskStore(clock=clock)
         return lambda: store
@@ -283,7 +283,7 @@ Start = Callable[[], Awaitable[TaskStore]]
 
 @pytest.fixture(params=["memory", pytest.param("postgres", marks=pytest.mark.service)])
 async def start(request: pytest.FixtureRequest) -> AsyncIterator[Start]:
-    """Starts a further replica of one store, with a short lease."""
+    """Start a further replica of one store, with a short lease."""
     logs = MemoryLogs()
     url = request.getfixturevalue("postgres_url") if request.param == "postgres" else ""
     opened: list[TaskStore] = []

@@ -10,7 +10,7 @@ from parley import Agent, Turn, serve
 
 
 def crashing_agent(go: Path) -> Agent:
-    """Return an agent that waits in the middle of its turn until there is a file."""
+    """Return an agent that waits in the middle of its turn until a file exists."""
     agent = Agent("Crashing")
 
     async def act(turn_id: int) -> int:

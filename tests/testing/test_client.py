@@ -16,7 +16,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture(autouse=True)
 def no_sockets(monkeypatch: pytest.MonkeyPatch, anyio_backend: str) -> None:
-    """Refuse whatever would leave the process."""
+    """Reject every network connection."""
 
     def refused(*args: object, **options: object) -> None:
         raise AssertionError("a socket was used")

@@ -1,4 +1,4 @@
-"""``crash``: what SIGKILL does to a process, and what the next one makes of it."""
+"""``crash``: the effects of SIGKILL on a process, and recovery in the next one."""
 
 from __future__ import annotations
 
@@ -101,12 +101,12 @@ async def test_nothing_of_the_dead_process_runs(store: str, caplog) -> None:
         assert not caplog.records
         gc.collect()
     assert ran == []
-    # Collecting what all tests left may take so long that the watchdogs of servers warn.
+    # Garbage collection after all tests may take so long that the watchdogs of servers warn.
     assert not [record for record in caplog.records if record.name != "parley.engine"]
 
 
 async def test_no_thread_of_the_dead_process_watches_the_loop(store: str) -> None:
-    """The loop goes on in the next process: the dead one's watchdog would find it blocked."""
+    """The loop continues in the next process: the dead watchdog would report it as blocked."""
     agent = Agent("Watched")
 
     @agent.skill
@@ -262,7 +262,7 @@ async def test_a_remote_agent_can_crash_alone() -> None:
 
 @pytest.mark.slow
 async def test_the_log_is_the_same_as_after_a_real_kill(tmp_path: Path) -> None:
-    """The same agent, stopped at the same place by SIGKILL and by ``crash``."""
+    """The same agent, stopped at the same point by SIGKILL and by ``crash``."""
     script = Path(__file__).with_name("crashing.py")
     go = tmp_path / "killed.go"
     served = Served(tmp_path / "killed.db", script=script, args=[str(go)])
@@ -297,7 +297,7 @@ async def test_the_log_is_the_same_as_after_a_real_kill(tmp_path: Path) -> None:
 
 
 def outline(event: Event) -> object:
-    """Return an event without what differs from task to task."""
+    """Return an event without task-specific data."""
     hidden = {"id", "taskId", "contextId", "messageId", "artifactId", "timestamp"}
 
     def without(value: object) -> object:

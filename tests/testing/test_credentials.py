@@ -1,4 +1,4 @@
-"""``parley.testing.client`` of agents that ask for credentials: every feature with every scheme."""
+"""``parley.testing.client`` with agents that require credentials: every feature, every scheme."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ SCHEMES: dict[str, Callable[[], Scheme]] = {
 
 
 def _agent(**options: Any) -> Agent:
-    """Return an agent whose skill does what the features are about."""
+    """Return an agent whose skill uses the tested features."""
     agent = Agent("Bank", **options)
 
     @agent.skill(default=True)
@@ -223,7 +223,7 @@ async def test_scopes_are_enforced(scheme: str, binding: str) -> None:
             await remote.as_caller(Caller("ann", True)).send("x", metadata={"skill": "pay"})
         with pytest.raises(UnauthenticatedError):
             await remote.as_caller(None).send("x", metadata={"skill": "pay"})
-    async with client(agent, binding=binding) as remote:  # has what the agent asks for
+    async with client(agent, binding=binding) as remote:  # holds the credentials for the agent
         assert await remote.send("x", metadata={"skill": "pay"}) == message("paid")
 
 

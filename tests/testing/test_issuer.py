@@ -1,4 +1,4 @@
-"""The issuer of ``parley.testing``: every flow, and what it does wrong when it is told to."""
+"""The issuer of ``parley.testing``: every flow, and its deliberate defects."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ async def test_a_code_is_granted_at_once_and_used_once(
     status, again = await post(http, f"{issuer.url}/token", **form)
     assert (status, again["error"]) == (400, "invalid_grant")
     _, read = await post(http, f"{issuer.url}/introspect", SERVICE, token=tokens["access_token"])
-    assert read == {"active": False}  # what came of a code that is used twice is revoked
+    assert read == {"active": False}  # tokens from a reused code are revoked
 
 
 async def test_a_refresh_token_is_replaced_and_reuse_revokes_all(

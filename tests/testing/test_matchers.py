@@ -1,4 +1,4 @@
-"""Matchers of events, and what a failed assertion prints."""
+"""Matchers of events, and the output of failed assertions."""
 
 from __future__ import annotations
 

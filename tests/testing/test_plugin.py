@@ -1,4 +1,4 @@
-"""The pytest plugin, in runs of its own: with anyio, with pytest-asyncio, and without either."""
+"""The pytest plugin, in separate runs: with anyio, with pytest-asyncio, and without either."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Agents under test: on any loop, that wait for something outside, and their webhooks."""
+"""Agents under test: on any loop, with external events, and their webhooks."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_test_that_forgets_to_close_leaves_nothing_behind() -> None:
     asyncio.run(sleeps_and_crashes())
 
 
-# -- turns that wait for something outside: completed by the test, and by an address ---------------
+# -- turns that wait for an external event: completed by the test, and by an address ---------------
 
 
 def shop() -> Agent:

@@ -1,4 +1,4 @@
-"""Scripted agents: real agents that do what a test tells them."""
+"""Scripted agents: real agents with behaviour set by a test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Time that a test moves: everything that waits by it reacts, in order, without real waiting."""
+"""Time under a test's control: every timer fires, in order, without real waiting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a new user tests: typed input, files, lifespans and middleware, all without a socket."""
+"""Typical tests of a new user: typed input, files, lifespans and middleware, without a socket."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors as typed details and as the status of gRPC, there and back."""
+"""Errors as typed details and as gRPC statuses, in both directions."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_an_error_is_read_as_the_one_that_was_written(kind):
     error = kind("words", metadata={"taskId": "t"}, retry_after=1.5)
     details = write_status(error)
     assert has_reason(details)
-    # Several errors share a status, and older servers give others: the reason decides.
+    # Several errors share a status, and older servers use different ones: the reason decides.
     for status in (error.grpc_status, "UNIMPLEMENTED", "UNKNOWN"):
         read = read_status(status, "words", details)
         assert type(read) is kind

@@ -1,4 +1,4 @@
-"""HTTP+JSON of version 1.0 and server-sent events: what is written is what is read."""
+"""HTTP+JSON of version 1.0 and server-sent events: decoding reverses encoding."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ PATHS = Paths([("1.0", route) for route in CODEC.routes])
 
 
 def sent(operation: Any, request: A2AStruct) -> Any:
-    """Return a request as it arrives, after it was written, sent and read."""
+    """Return a request after it was encoded, transmitted and decoded."""
     verb, path, query, body = CODEC.write_request(operation, request)
     scope = {"path": "", "raw_path": path.encode("ascii")}
-    # A server gives the path decoded, and as it was sent.
+    # A server passes the decoded path, and the raw one.
     scope["path"] = unquote(path, errors="strict")
     found = PATHS.find(verb, segments_of(scope))
     assert found.target.route.operation is operation
@@ -50,7 +50,7 @@ def sent(operation: Any, request: A2AStruct) -> Any:
 
 
 def is_ambiguous(operation: Any, request: Any) -> bool:
-    """Whether an id looks like an action, which then counts first."""
+    """Return whether an id looks like an action, which takes precedence."""
     id = getattr(request, "id", "") if operation.path.endswith("{id}") else ""
     return id.endswith((":cancel", ":subscribe")) and id.rpartition(":")[0] != ""
 
@@ -119,7 +119,7 @@ def test_reading_an_error_never_fails_otherwise(status, body):
 
 
 class Filter(A2AStruct, frozen=True, kw_only=True):
-    """What a method of an extension may ask for."""
+    """The parameters of an extension's method."""
 
     tags: tuple[str, ...] = ()
     states: tuple[TaskState, ...] = ()
@@ -137,7 +137,7 @@ def test_an_object_in_a_query_is_refused_by_its_name():
     assert [violation.field for violation in wrong] == ["more"]
 
 
-# -- server-sent events: one line in, one line out, wherever the bytes are cut ---------------------
+# -- server-sent events: one line in, one line out, wherever the bytes are split -------------------
 
 
 def parse(stream: bytes) -> list[SseEvent]:
@@ -256,7 +256,7 @@ def test_json_with_every_kind_of_line_separator_survives():
 
 
 def one_line_at_a_time(stream: bytes) -> list[SseEvent]:
-    """Return the events of a stream as they are read when no event ever lies in one chunk."""
+    """Return the events of a stream when no chunk contains a complete event."""
     parser = SseParser()
     lines = stream.splitlines(keepends=True)
     return [event for line in lines for event in parser.feed(line)]

@@ -1,4 +1,4 @@
-"""The JSON-RPC envelope: ids come back byte for byte, and what is wrong is said."""
+"""The JSON-RPC envelope: ids are returned byte for byte, and errors state the cause."""
 
 from __future__ import annotations
 
@@ -243,7 +243,7 @@ def test_what_is_no_answer_is_the_agents_fault(body):
 
 
 def read_apart(operation, body, id):
-    """Return a result as it is read when the envelope is read first."""
+    """Return a result decoded in two steps, the envelope first."""
     return codec.read_result(operation, jsonrpc.parse_response(body, codec.read_error, id=id))
 
 

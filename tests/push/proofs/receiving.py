@@ -1,4 +1,4 @@
-"""What receivers do with deliveries, written against the page of the wire format alone."""
+"""Verify deliveries as receivers do, written from the documentation of the wire format alone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.kit.webhooks import Told
 
 
 def asking(url: str, scheme: str, credentials: str = "", **fields: Any) -> Any:
-    """Return a configuration that asks for a proof."""
+    """Return a webhook configuration with an authentication scheme."""
     authentication = AuthenticationInfo(scheme=scheme, credentials=credentials)
     return TaskPushNotificationConfig(url=url, authentication=authentication, **fields)
 
@@ -46,7 +46,7 @@ def claims_of(
     keys = KeySet.import_key_set(published)
     algorithms = ["ES256", "RS256", "EdDSA", "Ed25519"]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # RFC 9864 names EdDSA anew
+        warnings.simplefilter("ignore")  # RFC 9864 renames EdDSA
         decoded = jwt.decode(token, keys, algorithms=algorithms)
     jwt.JWTClaimsRegistry(
         None if now is None else int(now),
@@ -64,7 +64,7 @@ def claims_of(
 
 
 class TokenEndpoint:
-    """A token endpoint on this machine. ``answer`` replaces its answers."""
+    """A local token endpoint. ``answer`` replaces its responses."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -74,7 +74,7 @@ class TokenEndpoint:
 
     @property
     def last(self) -> str:
-        """The token that was issued last."""
+        """The token issued last."""
         return f"token-{len(self.asked)}"
 
     async def take(self, request: web.Request) -> web.StreamResponse:
@@ -94,7 +94,7 @@ class TokenEndpoint:
 
 @asynccontextmanager
 async def token_endpoint(port: int = 0) -> AsyncIterator[TokenEndpoint]:
-    """A token endpoint for as long as the context lasts."""
+    """Run a token endpoint within the context."""
     endpoint = TokenEndpoint()
     app = web.Application()
     app.router.add_post("/token", endpoint.take)

@@ -28,7 +28,7 @@ SECRET = "s3cr3t-of-client"
 
 @pytest.fixture
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ask a token endpoint again at once."""
+    """Retry a token endpoint without a pause."""
     monkeypatch.setattr("parley.push.proofs.PAUSE", 0.0)
     monkeypatch.setattr("parley.push.proofs.PAUSE_AFTER_REFUSAL", 0.0)
 
@@ -133,7 +133,7 @@ async def test_a_webhook_that_refuses_every_token_costs_one_each_attempt() -> No
         task = await caller.task("go", asking(hook.url, "OAuth2", endpoint.credentials()))
         push = await caller.settled(task.id, PushState.SUSPENDED)
         assert "401" in push.note
-        attempts = len(hook.told) // 2  # each is made twice
+        attempts = len(hook.told) // 2  # each request is sent twice
         assert len(endpoint.asked) <= attempts + 1
 
 
@@ -213,7 +213,7 @@ async def test_a_token_endpoint_that_hangs_delays_no_other_webhook() -> None:
         await hook.until_over()
         assert {told.headers["authorization"] for told in hook.told} == {"Bearer x"}
         await caller.settled(task.id, PushState.DONE)
-        endpoint.answer = None  # the request that hangs is given up, and made again
+        endpoint.answer = None  # the hanging request is abandoned and repeated
         hangs.set()
         await hook.until(
             lambda told: any(each.headers["authorization"].startswith("Bearer t") for each in told)
@@ -235,7 +235,7 @@ async def test_callers_do_not_share_tokens() -> None:
 
 
 class Inside:
-    """A resolver for which every name leads into the server's own machine."""
+    """A resolver that resolves every name to a loopback address."""
 
     async def resolve(self, host: str, port: int = 0, family: Any = 0) -> list[Any]:
         address = {"host": "127.0.0.1", "port": port, "family": socket.AF_INET}
@@ -243,7 +243,7 @@ class Inside:
 
 
 async def test_a_token_endpoint_is_called_through_the_guard(no_pause: None) -> None:
-    """A name that leads into the server's network passes the first check, and not the second."""
+    """A name that resolves to the internal network passes the first check and fails the second."""
     async with (
         token_endpoint() as endpoint,
         webhook() as hook,
@@ -288,6 +288,6 @@ def _attempt(caller: str, number: int) -> Any:
 
 
 def _with(caller: Any, proofs: Proofs) -> None:
-    """Have a server prove itself with others."""
+    """Replace the server's credentials."""
     caller.host.push.proofs = proofs
     caller.host.push._sender.proofs = proofs

@@ -1,4 +1,4 @@
-"""The client certificate of a server, and the secrets of webhooks in the store."""
+"""The server's client certificate, and webhook secrets in the store."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ OTHERS = Authority("Another authority")
 async def tls_webhook(
     folder: Path, *, authority: Authority = AUTHORITY, needs: bool = True
 ) -> AsyncIterator[tuple[Webhook, list[Any]]]:
-    """A webhook that asks for a certificate, and the subjects that it is shown."""
+    """Run a webhook that requires a certificate; collect the subjects it receives."""
     hook, shown = Webhook(), list[Any]()
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(*authority.server().write(folder / "hook", "hook"))
@@ -88,7 +88,7 @@ async def test_a_webhook_that_asks_for_it_sees_the_certificate(
 async def test_no_other_webhook_sees_the_certificate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They have connections of their own, at the same address too."""
+    """Other webhooks have separate connections, even at the same address."""
     monkeypatch.setattr("aiohttp.connector._SSL_CONTEXT_VERIFIED", trusting(AUTHORITY))
     agent, gate = gated()
     gate.set()
@@ -114,7 +114,7 @@ async def test_nothing_is_sent_to_a_webhook_with_a_certificate_of_somebody_else(
     ):
         task = await caller.task("go", asking(hook.url, "MutualTLS"))
         push = await caller.settled(task.id, PushState.SUSPENDED)
-        assert "its certificate is not trusted, " in push.note  # it was tried again
+        assert "its certificate is not trusted, " in push.note  # a retry
         assert shown == []
 
 
@@ -167,7 +167,7 @@ async def test_what_is_no_certificate_is_refused(given: Any) -> None:
             pass
 
 
-# -- the secrets of webhooks in the store: unreadable without the operator's key -------------------
+# -- webhook secrets in the store: unreadable without the operator's key ---------------------------
 
 
 KEY = "a key of an operator, long enough"

@@ -1,4 +1,4 @@
-"""Configurations that cannot be proved, or would prove too much, are refused when they are made."""
+"""Configurations with impossible or too powerful proofs are rejected at creation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.anyio
 
 URL = "https://hooks.example.com/tenants/7"
 S = "s3cr3t"
-"""Part of every secret, and of no message."""
+"""Part of every secret; no error message may contain it."""
 
 CREDENTIALS = "authentication.credentials"
 
@@ -148,7 +148,7 @@ async def test_a_jwt_needs_keys_and_an_address() -> None:
 
 
 async def test_a_jwt_whose_keys_are_gone_is_not_sent_without() -> None:
-    """A server that was started again without its keys sends nothing that proves nothing."""
+    """After a restart without its keys, a server sends no delivery without a proof."""
     agent, gate = gated()
     store = MemoryTaskStore()
     keys = SigningKeys.parse(key_set())
@@ -166,7 +166,7 @@ async def test_a_jwt_whose_keys_are_gone_is_not_sent_without() -> None:
 
 
 async def test_a_jwt_that_one_receiver_captures_verifies_at_no_other() -> None:
-    """Mallory's webhook, with any audience that she may state, against Ada's receiver."""
+    """Mallory's webhook, with any audience that she may set, sends to Ada's receiver."""
     agent, gate = gated()
     gate.set()
     keys = SigningKeys.parse(key_set())
@@ -191,7 +191,7 @@ async def test_a_jwt_that_one_receiver_captures_verifies_at_no_other() -> None:
             credentials = json.dumps({"audience": stated})
             with pytest.raises(InvalidParamsError):
                 await caller.task("go", asking(mallory.url, "JWT", credentials))
-        # at the same host, receivers tell each other apart by the whole URL
+        # At the same host, receivers distinguish each other by the whole URL.
         mallory.told.clear()
         await caller.task("go", asking(f"{mine}/mallory", "JWT"))
         await ada.until_over()
@@ -227,7 +227,7 @@ async def test_no_secret_reaches_the_log_an_answer_or_another_origin(
             assert S not in push.note, number
             assert S not in repr(push)
             assert S not in repr(await caller.get(task.id, "hook"))
-        for told in other.told:  # the token endpoint; no redirect was followed
+        for told in other.told:  # the token endpoint; redirects are not followed
             assert told.headers["content-type"] == "application/x-www-form-urlencoded"
     assert S not in caplog.text
     assert "YWRh" not in caplog.text

@@ -1,4 +1,4 @@
-"""What a delivery says of its sender, and that a real receiver can verify it."""
+"""Authentication of deliveries, verified by a real receiver."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def keys(*jwks: dict[str, Any]) -> SigningKeys:
 async def told_of(
     caller: Pushed, hook: Webhook, scheme: str, credentials: str = "", version: str = "1.0"
 ) -> list[Told]:
-    """Return what a webhook is told about a task that ends."""
+    """Return the notifications of a webhook about a task that ends."""
     hook.told.clear()
     context = of_version(caller.context, version)
     await caller.task("go", asking(hook.url, scheme, credentials, id="hook"), context=context)
@@ -165,7 +165,7 @@ async def test_a_direct_reply_is_proved_too() -> None:
     ],
 )
 async def test_what_was_stored_before_is_sent_as_it_was(scheme: str, credentials: str) -> None:
-    """Configurations of earlier versions, which knew no schemes, go on."""
+    """Configurations from before schemes were known keep their authorization header."""
     agent, gate = gated()
     async with webhook() as hook, pushing(agent) as caller:
         task = await caller.task("go", return_immediately=True)

@@ -1,4 +1,4 @@
-"""Deliveries to a receiver in this process, and the proofs of a sender written for tests only."""
+"""Deliveries to an in-process receiver, and a sender's proofs, for tests only."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def deliver(
 
 
 def update(task_id: str = "t1", text: str = "", state: str = "TASK_STATE_WORKING") -> bytes:
-    """Return the body of a status update of 1.0."""
+    """Return the body of a 1.0 status update."""
     status: dict[str, Any] = {"state": state}
     if text:
         status["message"] = {"messageId": text, "role": "ROLE_AGENT", "parts": [{"text": text}]}
@@ -76,7 +76,7 @@ def update(task_id: str = "t1", text: str = "", state: str = "TASK_STATE_WORKING
 def hmac_headers(
     body: bytes, id: str = "t1/default/1", *, secret: str = SECRET, at: float | None = None
 ) -> dict[str, str]:
-    """Return the headers of a delivery as Standard Webhooks signs it."""
+    """Return the headers of a delivery signed as in Standard Webhooks."""
     moment = str(int(time.time() if at is None else at))
     key = base64.b64decode(secret.removeprefix("whsec_"))
     digest = hmac.digest(key, f"{id}.{moment}.".encode() + body, hashlib.sha256)
@@ -89,7 +89,7 @@ def hmac_headers(
 
 
 class Handled:
-    """A handler that keeps what it gets. It waits at ``gate``, and raises what is in ``errors``."""
+    """A handler that records notifications, waits at ``gate``, and raises ``errors``."""
 
     def __init__(self) -> None:
         self.begun: list[PushNotification] = []

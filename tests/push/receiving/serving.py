@@ -1,7 +1,6 @@
-"""A receiver in a process of its own: ``python -m tests.push.receiving.serving``.
+"""A receiver in its own process: ``python -m tests.push.receiving.serving``.
 
-Its handler writes the id of each notification into a file, waits for a moment, and writes that it
-is done.
+Its handler writes the id of each notification to a file, waits briefly, and then records the end.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Receivers that are killed, that share a store, and that hear our sender."""
+"""Receivers that are killed, share a store, and receive from Parley's sender."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Process:
-    """A receiver in a process of its own, at a fixed port."""
+    """A receiver in its own process, at a fixed port."""
 
     def __init__(self, seen: str, file: Path, *, acknowledge: str, seconds: float) -> None:
         self.port = free_port()
@@ -92,7 +92,7 @@ def processes(count: int, *given: Any, **options: Any) -> Iterator[list[Process]
 
 
 class Sender:
-    """Sends the events of a task as Parley does: one after the other, until each is accepted."""
+    """Sends a task's events as Parley does: in order, each until it is accepted."""
 
     def __init__(self, session: aiohttp.ClientSession, receivers: list[Process]) -> None:
         self.session = session
@@ -122,7 +122,7 @@ class Sender:
 
 
 def read(file: Path) -> tuple[Counter[str], Counter[str], dict[str, list[int]]]:
-    """Return how often each notification was begun and done, and each task's in order."""
+    """Return the starts and ends of each notification, and the order within each task."""
     begun, done, order = Counter[str](), Counter[str](), dict[str, list[int]]()
     for line in file.read_text().splitlines():
         word, id = line.split(" ")
@@ -154,7 +154,7 @@ async def test_a_receiver_that_is_killed_loses_nothing_and_repeats_what_it_was_h
             await asyncio.gather(*sending)
     begun, done, order = read(file)
     assert len(done) == 180
-    # Three tasks are handled at once: each kill may repeat one of each.
+    # The receiver handles three tasks at once: each kill may repeat one notification of each task.
     assert sum(begun.values()) - 180 <= 3 * kills
     assert sum(done.values()) - 180 <= 3 * kills
     for task, numbers in order.items():
@@ -172,7 +172,7 @@ async def test_replicas_handle_each_notification_once_and_tasks_in_order(
         await asyncio.gather(*[each.ready() for each in receivers])
         async with aiohttp.ClientSession() as session:
             sender = Sender(session, receivers)
-            # Each notification goes out three times at once, to whichever replica.
+            # Each notification is sent three times at once, to any replica.
             await asyncio.gather(*[sender.send(f"t{n}", 40, copies=3) for n in range(5)])
     begun, done, order = read(file)
     assert sum(sender.attempts.values()) >= 3 * 200
@@ -201,7 +201,7 @@ async def test_a_replica_that_is_killed_is_followed_by_the_other(
     assert all(sorted(numbers) == numbers for numbers in order.values())
 
 
-# -- what our sender delivers, our receiver verifies and hands over: by each scheme and version ----
+# -- Parley's receiver verifies deliveries of Parley's sender: each scheme and version -------------
 
 
 KEYS = SigningKeys.parse(key_set(private_jwk(kid="one")))
@@ -221,7 +221,7 @@ SCHEMES: list[tuple[str, str, Callable[[str, str], Any], str]] = [
 
 
 def publishing(keys: Webhook, signing: SigningKeys) -> str:
-    """Have a server publish keys, and return its address."""
+    """Make a server publish keys; return its address."""
     keys.answer = lambda told: web.json_response(signing.published)
     return keys.url.removesuffix("/hook")
 
@@ -251,7 +251,7 @@ async def test_what_is_delivered_is_verified_and_typed(
 
 
 def late_app(apps: list[Any]) -> Any:
-    """Return an app that is known only once its address is."""
+    """Return an app that is set after its address is known."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":

@@ -1,4 +1,4 @@
-"""A receiver hands over typed events: once each, in the order of their task, quickly."""
+"""A receiver passes on typed events: each once, in the order of their task, quickly."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ async def test_what_a_receiver_was_about_to_take_when_it_stops_is_for_another() 
     await until(lambda: app._handling._is_stopped)
     store.gate.set()
     await closing
-    assert (await sending).status == 503, "it is told to come again"
+    assert (await sending).status == 503, "the sender is asked to retry"
     assert await store.tables("parley_receiver").scan("lanes") == []
     assert not handled.got
 
@@ -340,7 +340,8 @@ async def test_a_task_is_with_one_replica_and_an_id_is_handled_once() -> None:
     await one.release("a")
     assert await other.admit("a/2", "a") is SeenAnswer.NEW
     assert await other.admit("", "a") is SeenAnswer.NEW
-    # Who died holds its tasks until the lease ends; who lost one neither renews nor releases it.
+    # A dead receiver keeps its tasks until the lease ends; without its lease, a receiver neither
+    # renews nor releases a task.
     now += 9_000
     await other.renew()
     now += 9_000

@@ -1,4 +1,4 @@
-"""A receiver lets in who proves to have sent this delivery, now, to here; and says no reason."""
+"""A receiver accepts only a fresh proof for this delivery and URL, and reveals no reason."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def jwt_headers(
 
 
 async def verdict(verify: Any, body: bytes, headers: Any) -> int:
-    """Return the status of the answer, which never says more than the status does."""
+    """Return the response's status. The body must reveal nothing more."""
     handled = Handled()
     async with receiver(handled, verify=verify) as app:
         answer = await deliver(app, body, headers)
@@ -169,7 +169,7 @@ async def test_a_list_needs_all_and_any_needs_one() -> None:
 
 
 async def test_one_agent_cannot_use_up_the_ids_of_another() -> None:
-    """Both are accepted here; what the one has sent is no reason to pass over the other's."""
+    """The receiver accepts both agents; the first agent's ids do not suppress the second's."""
     handled, body = Handled(), update()
     verify = any_of(verify_hmac(SECRET), verify_hmac(OTHER))
     async with receiver(handled, verify=verify, acknowledge="after") as app:
@@ -223,7 +223,7 @@ async def test_a_jwt_of_another_key_or_algorithm_is_refused() -> None:
     body = update()
     assert await verdict(of_keys(NEXT), body, jwt_headers(body)) == 401
     assert await verdict(of_keys(KEY), body, jwt_headers(body, key=NEXT)) == 401
-    # The public key as the secret of HS256: key confusion.
+    # The public key as the HS256 secret: key confusion.
     token = jwt_headers(body)["Authorization"].split(" ")[1].split(".")
     head = (
         base64.urlsafe_b64encode(b'{"typ":"JWT","alg":"HS256","kid":"one"}').rstrip(b"=").decode()
@@ -271,7 +271,7 @@ async def test_keys_are_fetched_kept_and_followed_as_they_rotate() -> None:
             headers = jwt_headers(body, "t1/default/9", iss=origin, key=NEXT, header={"kid": "two"})
             assert (await deliver(app, body, headers)).status == 202
             assert len(server.told) == 2
-            for n in range(20):  # who sends tokens cannot make it fetch without end
+            for n in range(20):  # senders of tokens cannot cause endless fetches
                 forged = jwt_headers(body, f"t1/x/{n}", iss=origin, header={"kid": f"k{n}"})
                 assert (await deliver(app, body, forged)).status in (401, 503)
             assert len(server.told) < 10

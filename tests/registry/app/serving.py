@@ -1,4 +1,4 @@
-"""Registries and agents on real servers of this machine, and requests to them."""
+"""Registries and agents on real local servers, and requests to them."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ SCHEME = ApiKey(
 
 
 def owner(name: str) -> str:
-    """Return the owner of what a caller with a key publishes."""
+    """Return the owner of the entries published with a key."""
     return Caller(id=name, issuer="apiKey", authenticated=True).owner
 
 
 def key(name: str) -> dict[str, str]:
-    """Return the header that proves a caller."""
+    """Return the authentication header of a key."""
     return {"X-API-Key": KEYS[name]}
 
 
@@ -69,7 +69,7 @@ def boats() -> Agent:
 
 @asynccontextmanager
 async def agents() -> AsyncIterator[str]:
-    """Serve two agents with their catalog. Yields the address."""
+    """Serve two agents with their catalog; yield the address."""
     app = parley.asgi({"/currency": currency(), "/boats": boats()}, publisher=PUBLISHER)
     async with serving(app) as url:
         yield url
@@ -109,7 +109,7 @@ async def served(index: Any = "memory:", **options: Any) -> AsyncIterator[Served
 
 @asynccontextmanager
 async def filled(**options: Any) -> AsyncIterator[Served]:
-    """Serve a registry that has read the catalog of two agents, and probed both."""
+    """Serve a registry that has crawled the catalog of two agents, and probed both."""
     async with agents() as there, served(sources=[there], **options) as here:
         await until(lambda: _has(here, 2))
         await until(lambda: _are_probed(here))  # else an answer changes between two requests
@@ -128,7 +128,7 @@ async def _are_probed(here: Served) -> bool:
 
 
 def draft(name: str, **more: Any) -> EntryDraft:
-    """Return an entry as it is put into the index."""
+    """Return a draft of an entry."""
     identifier = f"urn:air:{PUBLISHER}:agent:{name}"
     url = f"https://{PUBLISHER}/{name}.json"
     entry = {"identifier": identifier, "displayName": name, "type": A2A, "url": url}

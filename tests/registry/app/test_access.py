@@ -1,4 +1,4 @@
-"""Who may search, see, publish and operate."""
+"""Permissions to search, see, publish and operate."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 async def here():
-    """A registry whose callers have keys, in which everyone may search."""
+    """A registry whose callers have keys; search is public."""
     async with served(auth=SCHEME, public_search=True) as made:
         await made.registry.index.put(
             [

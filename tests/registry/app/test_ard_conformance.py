@@ -1,4 +1,4 @@
-"""Agentic Resource Discovery: the official tool, and cases of ours, against a real process."""
+"""Agentic Resource Discovery: the official tool and our own cases, against a real process."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def agents():
 
 @pytest.fixture(scope="module")
 async def registry(agents):
-    """A process that has read it."""
+    """A process that has crawled it."""
     process = registry_process("--crawl", agents, "--store", "memory:")
     url = await asyncio.to_thread(process.__enter__)
     yield url
@@ -64,7 +64,7 @@ async def _post(url, path, body):
 
 
 def _check_entry(entry):
-    """The rules of an entry (ARD §4.2)."""
+    """Check the rules of an entry (ARD §4.2)."""
     assert URN.fullmatch(entry["identifier"])
     assert entry["displayName"]
     assert "/" in entry["type"]

@@ -1,4 +1,4 @@
-"""Publishing, heartbeats and probes of a registry that is served, as its callers see them."""
+"""Publishing, heartbeats and probes of a served registry, from its callers' view."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OPTIONS: dict[str, Any] = {"auth": SCHEME, "public_search": True, "egress": HERE
 
 
 async def prove(here: Served, name: str = "ada") -> None:
-    """Prove the domain of this machine by a document."""
+    """Prove the domain of this machine with a document."""
     async with site() as web:
         asked = {"domain": PUBLISHER, "origin": web.url}
         challenge = await here.post("/publish/challenges", asked, key(name))
@@ -100,7 +100,7 @@ async def test_a_server_publishes_itself_and_beats(monkeypatch: pytest.MonkeyPat
 async def test_a_registry_that_forgets_is_not_asked_without_end(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It says that an entry is held, and at the heartbeat that it does not know it."""
+    """The registry reports an entry as held, and as unknown at the heartbeat."""
     loop = asyncio.get_running_loop()
     asked: list[tuple[str, float]] = []
 

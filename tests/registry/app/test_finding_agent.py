@@ -1,4 +1,4 @@
-"""The registry as an A2A agent, over its bindings and versions."""
+"""The registry as an A2A agent, over all bindings and versions."""
 
 from __future__ import annotations
 

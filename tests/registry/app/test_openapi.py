@@ -1,4 +1,4 @@
-"""The OpenAPI document, and what it promises, held against a registry by schemathesis."""
+"""The OpenAPI document, checked against a registry by schemathesis."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ LIMITS = settings(
     suppress_health_check=list(HealthCheck),
 )
 UNREADABLE = "Invalid HTTP request received."
-"""The answer to an address that is too long for a parser of HTTP: no route sees it."""
+"""The response to a URL that is too long for the HTTP parser: no route sees it."""
 
 PUBLIC = ["searchAgents", "exploreRegistry", "listAgents", "showAgent"]
 
@@ -92,7 +92,7 @@ def _check(
             if response.text == UNREADABLE:
                 return
             case.validate_response(response, checks=CHECKS)
-        except FailureGroup as failures:  # no Exception, so it would end the event loop too
+        except FailureGroup as failures:  # not an Exception, so it would end the event loop too
             raise AssertionError(str(failures)) from None
 
     examples()

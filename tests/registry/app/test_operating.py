@@ -1,4 +1,4 @@
-"""What an operator sees of a registry, and has read again: with keys and without, in a process."""
+"""An operator's view of a registry process, and manual refreshes, with and without keys."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def registry(folder: Path, *words: str) -> AsyncIterator[tuple[str, Runnin
 
 
 async def parley(folder: Path, url: str, *words: str) -> Any:
-    """Return the exit status and the answer of a command of ``parley agents``."""
+    """Return the exit status and the output of a ``parley agents`` command."""
     with Running(["agents", *words, "--registry", url, "-o", "json"], folder) as process:
         status = await asyncio.to_thread(process.end)
         return status, json.loads(process.stdout) if process.stdout else process.stderr
@@ -118,7 +118,7 @@ async def test_a_registry_that_is_killed_while_it_crawls_is_replaced_within_its_
         words = ("--crawl", url, "--store", postgres_url)
         async with registry(tmp_path, *words) as (_, process):
             await until(lambda: "/one.json" in web.asked, 20)
-            await let_time_pass(6)  # its claim was renewed, and is as long as ever
+            await let_time_pass(6)  # the claim is renewed for its full duration
             process.process.kill()
         began = time.monotonic()
         is_killed.set()

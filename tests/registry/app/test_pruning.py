@@ -1,4 +1,4 @@
-"""A registry removes entries that were withdrawn long ago, by itself."""
+"""A registry removes long-withdrawn entries automatically."""
 
 from __future__ import annotations
 

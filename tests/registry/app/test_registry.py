@@ -1,4 +1,4 @@
-"""The life of a registry: what it reads, how it stops, what it continues."""
+"""A registry's lifecycle: crawling, stopping, and continuing after a restart."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ async def test_an_operator_takes_over_a_source_that_another_site_named():
 
 @pytest.mark.slow
 async def test_registries_in_a_circle_answer_each_search_once():
-    """Each has one entry of its own, and asks the next one."""
+    """Each has one entry of its own, and queries the next registry."""
     async with agents() as there:
         sockets = [free_port() for _ in range(3)]
         registries = [

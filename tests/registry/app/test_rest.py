@@ -1,4 +1,4 @@
-"""The REST interface: what it answers, what it refuses, and in which form."""
+"""The REST interface: responses, errors, and media types."""
 
 from __future__ import annotations
 

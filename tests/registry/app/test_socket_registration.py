@@ -1,4 +1,4 @@
-"""Registration over sockets: of the registry itself, and of a server that publishes in one."""
+"""Registration over sockets: of the registry itself, and of a server that publishes to it."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ async def test_an_agent_registers_in_a_registry_over_its_socket() -> None:
             "status"
         ] == "success"
         assert await here.names("stock") == []
-        # An A2A card does as well.
+        # An A2A card is accepted too.
         own = a2a_card("http://127.0.0.1:1", name="Stock")
         assert (await ada.ask(register("ada", given=own)))["payload"]["status"] == "success"
         assert await here.names("stock") == ["Stock"]

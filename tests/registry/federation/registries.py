@@ -1,4 +1,4 @@
-"""Registries that really run, on loopback, and upstream registries that do what a test says."""
+"""Real registries on loopback, and scripted upstream registries."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ A2A = "application/a2a-agent-card+json"
 
 
 def entry(identifier: str, name: str, **more: Any) -> dict[str, Any]:
-    """A catalog entry with a card in it."""
+    """A catalog entry with an inline card."""
     host = identifier.split(":")[2]
     card = {
         "name": name,
@@ -41,7 +41,7 @@ def entry(identifier: str, name: str, **more: Any) -> dict[str, Any]:
 
 
 def result(identifier: str, name: str, score: Any = 80, **more: Any) -> dict[str, Any]:
-    """A result as another registry writes it."""
+    """A result in the form of another registry."""
     host = identifier.split(":")[2]
     return {
         "identifier": identifier,
@@ -55,7 +55,7 @@ def result(identifier: str, name: str, score: Any = 80, **more: Any) -> dict[str
 
 
 class Counted:
-    """An app that counts the searches it is asked."""
+    """An app that counts its search requests."""
 
     def __init__(self, app: Any) -> None:
         self.app = app
@@ -73,7 +73,7 @@ async def registries(
     catalogs: Sequence[Sequence[Mapping[str, Any]]],
     upstreams: Mapping[int, Sequence[int]],
 ) -> AsyncIterator[tuple[list[str], list[Counted]]]:
-    """Run registries, each with entries of its own, that ask each other by their numbers."""
+    """Run registries with their own entries; numbers name the registries that each one queries."""
     async with AsyncExitStack() as stack:
         sockets = []
         for _ in catalogs:
@@ -94,7 +94,7 @@ async def registries(
                     for other in upstreams.get(number, ())
                 ],
             )
-            registry.federated._seconds = 10.0  # a slow machine is no slow registry
+            registry.federated._seconds = 10.0  # a slow machine is not a slow registry
             app = Counted(registry.app)
             apps.append(app)
             await stack.enter_async_context(under_uvicorn(app, sock=sockets[number]))
@@ -117,7 +117,7 @@ async def federated(
     source: str = "https://own.example/",
     **options: Any,
 ) -> AsyncIterator[Federated]:
-    """A federated searcher over an index in memory."""
+    """A federated searcher over an in-memory index."""
     index = SqliteRegistryIndex()
     await index.open()
     await index.put([each if not isinstance(each, str) else draft(each, each) for each in own])

@@ -1,4 +1,4 @@
-"""Registries that ask each other in circles, also in processes of their own."""
+"""Registries that query each other in circles, also in separate processes."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def test_the_pages_of_three_registries_have_each_entry_once(tmp_path) -> N
         ]
         for name in ("one", "two", "three")
     ]
-    # Two registries list the same entries: they count once.
+    # Two registries list the same entries, which count once.
     catalogs[2] += catalogs[1][:5]
     async with registries(tmp_path, catalogs, MESH) as (urls, _):
         found = await parley.find("currency conversion", registry=urls[0], limit=100)
@@ -98,7 +98,7 @@ async def test_a_malformed_header_is_refused(tmp_path) -> None:
             assert HEADER in body["message"]
 
 
-# -- three registries in processes of their own, in a circle: one is killed, the others answer -----
+# -- three registry processes in a circle: one is killed, the others answer ------------------------
 
 
 NAMES = ("one", "two", "three")

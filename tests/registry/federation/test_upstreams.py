@@ -1,4 +1,4 @@
-"""Upstream registries that hang, lie, flood, redirect or loop cost little, and get nothing in."""
+"""Upstream registries that hang, lie, flood, redirect or loop cost little and inject nothing."""
 
 from __future__ import annotations
 
@@ -149,14 +149,14 @@ async def test_entries_that_this_registry_knows_better_are_not_taken_from_others
     async with scripted(answering(*claims)) as far:
         async with federated([far.url], own=own) as registry:
             assert names(await registry.search(ASKED)) == ["three"]
-        # The operator may let a registry speak for domains; what is rejected stays so.
+        # The operator may trust a registry for domains; rejected entries stay rejected.
         trusted = Upstream(url=far.url, speaks_for=("proved.example", "example.com"))
         async with federated([trusted], own=own) as registry:
             assert sorted(names(await registry.search(ASKED))) == ["three", "two"]
 
 
 async def test_a_claim_of_a_stranger_hides_nothing_that_others_list() -> None:
-    """Whoever is crawled may list any identifier; it is rejected here, and proves nothing."""
+    """A crawled site may list any identifier; the rejected entry proves nothing."""
     claim, decided = [
         draft(name, identifier=f"urn:air:far.example:agent:{name}", standing=REJECTED, authority=by)
         for name, by in (("a", Authority.NONE), ("b", Authority.DOMAIN))
@@ -176,7 +176,7 @@ async def test_of_one_identifier_the_registry_counts_that_may_speak_for_it() -> 
         async with federated([one.url, entitled]) as registry:
             [found] = (await registry.search(ASKED)).results
         assert found.entry["url"] == "https://far.example/true.json"
-        # Else the order of the operator decides.
+        # Otherwise the operator's order decides.
         async with federated([one.url, two.url]) as registry:
             [found] = (await registry.search(ASKED)).results
         assert found.entry["url"] == "https://evil.example/card.json"
@@ -230,7 +230,7 @@ async def test_an_upstream_that_recovers_is_asked_again_by_one_search_first() ->
         now[0] = 11.0
         await registry.search(ASKED)
         assert len(far.exchanges) == 4
-        now[0] = 20.0  # it failed again, and is left alone for longer
+        now[0] = 20.0  # it failed again, and its pause is longer
         await registry.search(ASKED)
         assert len(far.exchanges) == 4
         now[0], is_down[0] = 60.0, False
@@ -290,7 +290,7 @@ async def test_a_redirect_of_an_upstream_is_not_followed() -> None:
 
 @pytest.mark.slow
 async def test_registries_of_others_that_loop_are_asked_once_for_each_search() -> None:
-    """They drop the header, so that only what is asked shows that it is the same search."""
+    """They drop the header, so that only the query identifies the same search."""
     back: list[Federated] = []
     asked_back = []
 

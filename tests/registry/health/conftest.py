@@ -1,4 +1,4 @@
-"""An index of each kind, for what looks after agents."""
+"""An index of each kind, for health monitoring."""
 
 from tests.kit.waiting import Clock
 from tests.registry.index.conftest import clock, index

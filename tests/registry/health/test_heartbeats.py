@@ -1,4 +1,4 @@
-"""Health: by heartbeats, and by probes that are measured over a window."""
+"""Health from heartbeats, and from probes within a window."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def one(index: RegistryIndex, name: str = "one") -> IndexedEntry:
 
 
 async def passed(heartbeats: Heartbeats, clock: Clock, seconds: float) -> int:
-    """Let time pass with the sweeps that there are in it; return how many agents changed."""
+    """Advance time, with its sweeps; return how many agents changed."""
     changed = 0
     for _ in range(round(seconds / 15)):
         clock.now += 15_000
@@ -84,7 +84,7 @@ async def test_after_an_outage_of_the_registry_nobody_is_suspect_at_once(
     await heartbeats.sweep()
     await passed(heartbeats, clock, 120)
     await heartbeats.beat(ADA, [identifier("one")])
-    clock.now += 3_600_000  # the registry was away, or its process stood still
+    clock.now += 3_600_000  # the registry was unreachable, or its process was suspended
     assert await heartbeats.sweep() == 0
     assert await passed(heartbeats, clock, 60) == 0
     assert (await one(index)).observed.liveness is Liveness.ALIVE
@@ -106,7 +106,7 @@ async def test_a_flood_of_heartbeats_is_refused(
         await heartbeats.beat(BOB, [identifier("one")], {f"d{n}": "" for n in range(33)})
 
 
-# -- health from probes: measured over a window, and without flapping ------------------------------
+# -- health from probes: within a window, and without flapping -------------------------------------
 
 
 JUDGING_SETTINGS = HealthSettings()
@@ -120,7 +120,7 @@ def probed(
     latency: float = 20.0,
     settings: HealthSettings = JUDGING_SETTINGS,
 ) -> list[str]:
-    """The health after each of some probes: ``f``ine, ``g``uarded, ``e``rrors, ``x`` failed."""
+    """The health after each probe: ``f``ine, ``g``uarded, ``e``rrors, ``x`` failed."""
     kinds = {
         "f": ProbeOutcome.FINE,
         "g": ProbeOutcome.GUARDED,
@@ -144,13 +144,13 @@ def probed(
         ("g", ["healthy"]),
         ("e", ["degraded"]),
         ("x", ["unreachable"]),
-        # Once well, it is not healthy from the first failure, and unreachable after three.
+        # One failure does not make a healthy agent unhealthy; three make it unreachable.
         ("fxxx", ["healthy", "degraded", "degraded", "unreachable"]),
         ("fxffff", ["healthy", "degraded", "degraded", "degraded", "healthy", "healthy"]),
-        # It comes back after good ones in a row, once few of the last are bad.
+        # It recovers after several successes in a row, once few of the recent probes failed.
         ("xffff", ["unreachable", "degraded", "degraded", "degraded", "healthy"]),
         ("xfxf", ["unreachable", "degraded", "degraded", "degraded"]),
-        # One error of ten may pass; more do not.
+        # One error in ten is tolerated; more are not.
         ("ffffffffe", ["healthy"] * 9),
         ("fffee", ["healthy", "healthy", "healthy", "degraded", "degraded"]),
     ],

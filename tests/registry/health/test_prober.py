@@ -1,4 +1,4 @@
-"""Probing as agents become due: claimed, bounded, and nobody waits for a slow one."""
+"""Probes of agents when they are due: claimed, bounded, and not delayed by slow agents."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SETTINGS = HealthSettings(at_once=4, per_host_seconds=0.001, poll=0.01, jitter=(
 
 
 class Scripted(AgentProbe):
-    """Answers as a test says, by the name of an agent."""
+    """Returns scripted results, by the agent's name."""
 
     def __init__(self) -> None:
         super().__init__(Egress())
@@ -71,7 +71,7 @@ async def test_due_agents_are_probed_and_can_be_filtered(index: RegistryIndex) -
     await prober.stop()
     assert await listed(index, where("observed.health", "healthy")) == {"good"}
     assert await listed(index, where("observed.health", "unreachable")) == {"bad"}
-    # What is put again does not look as if it had not been probed.
+    # A replaced entry keeps its probe time.
     await index.put([draft("bad", "new words", url="https://b.example/")])
     assert await listed(index, where("observed.health", "unreachable")) == {"bad"}
     assert await listed(index, where("observed.health", "healthy")) == {"good"}

@@ -1,4 +1,4 @@
-"""Probes of real agents: every binding and version, those that want credentials, and no agents."""
+"""Probes of real agents: every binding and version, agents with credentials, and non-agents."""
 
 from __future__ import annotations
 
@@ -123,10 +123,10 @@ async def test_a_message_goes_to_an_agent_whose_owner_asked_for_it_at_its_home()
         assert (found.outcome, found.messaged) == (ProbeOutcome.FINE, True)
         assert said == ["ping"]
         assert not (await probe(entry(url, entry=asked), message=False)).messaged
-        # Another publisher's entry leads to the same agent: it is not sent anything.
+        # Another publisher's entry refers to the same agent: the agent gets no message.
         other = entry(url, entry=asked, publisher="evil.example")
         assert not (await probe(other, message=True)).messaged
-        # An operator who vouches for what others wrote is not the owner either.
+        # An operator who vouches for the entry is not its owner either.
         other = entry(url, entry=asked, authority=Authority.OPERATOR)
         assert not (await probe(other, message=True)).messaged
     assert said == ["ping"]

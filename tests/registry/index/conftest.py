@@ -1,4 +1,4 @@
-"""The indexes, which all keep one contract."""
+"""The indexes, which all satisfy one contract."""
 
 from __future__ import annotations
 

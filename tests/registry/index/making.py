@@ -25,7 +25,7 @@ def identifier(name: str) -> str:
 
 
 def draft(name: str, text: str = "", **changes: Any) -> EntryDraft:
-    """A listed entry whose name and queries are ``text``."""
+    """A listed entry with ``text`` as its name and queries."""
     values: dict[str, Any] = {
         "identifier": identifier(name),
         "source": CATALOG,
@@ -49,13 +49,13 @@ def short(full: str) -> str:
 
 
 async def found(index: RegistryIndex, words: str, *constraints: Constraint, **of: Any) -> list[str]:
-    """The names of what a search finds, the most relevant first."""
+    """The names of a search's results, the most relevant first."""
     selection = EntrySelection(words=words, constraints=constraints, **of)
     return [short(match.entry.identifier) for match in await index.search(selection, 100, 0)]
 
 
 async def listed(index: RegistryIndex, *constraints: Constraint, **of: Any) -> set[str]:
-    """The names of what fulfils constraints; counted in two ways."""
+    """The names of entries that satisfy constraints; counted in two ways."""
     selection = EntrySelection(constraints=constraints, **of)
     names = [short(each.identifier) for each in await index.browse(selection, (), 1000, 0)]
     assert await index.count(selection) == len(names)
@@ -63,5 +63,5 @@ async def listed(index: RegistryIndex, *constraints: Constraint, **of: Any) -> s
 
 
 async def standings(index: RegistryIndex, name: str) -> dict[str, str]:
-    """The standing of an identifier's entries by their sources."""
+    """The standings of an identifier's entries, by source."""
     return {each.source: each.standing.value for each in await index.entries_of(identifier(name))}

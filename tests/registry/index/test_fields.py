@@ -1,4 +1,4 @@
-"""Filters, facets and lists on every field path: their words, and what they cost."""
+"""Filters, facets and lists on every field path: their syntax, and their costs."""
 
 from __future__ import annotations
 
@@ -144,4 +144,4 @@ def test_words_are_bounded() -> None:
     assert words_of("x" * 999) == ["x" * MAX_LENGTH]
 
 
-# -- what a search costs does not grow with the entries that it does not show ----------------------
+# -- the cost of a search does not grow with entries outside its results ---------------------------

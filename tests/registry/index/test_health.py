@@ -1,4 +1,4 @@
-"""Probes and heartbeats: claimed, kept, and not mixed up."""
+"""Probes and heartbeats: claimed, stored, and kept apart."""
 
 from __future__ import annotations
 

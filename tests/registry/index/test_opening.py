@@ -1,4 +1,4 @@
-"""An index is opened: by its URL, as earlier versions wrote it, after a kill."""
+"""Opening an index: by its URL, from earlier versions, and after a kill."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def test_the_name_of_an_index_shows_no_password() -> None:
     assert "secret" not in str(unavailable.value)
 
 
-# -- registries that earlier versions wrote are opened, and find what they hold --------------------
+# -- indexes from earlier versions are opened, and keep their entries ------------------------------
 
 
 KEPT = Path(__file__).parents[2] / "data" / "registry"
@@ -59,7 +59,7 @@ KEPT = Path(__file__).parents[2] / "data" / "registry"
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.service)])
 def before(request: pytest.FixtureRequest, tmp_path: Path) -> RegistryIndex:
-    """An index with the third version of the schema: four entries, one withdrawn, one for some."""
+    """An index with schema version 3: four entries, one withdrawn, one restricted."""
     if request.param == "sqlite":
         file = tmp_path / "registry.db"
         file.write_bytes(gzip.decompress((KEPT / "sqlite-3.db.gz").read_bytes()))
@@ -71,7 +71,7 @@ def before(request: pytest.FixtureRequest, tmp_path: Path) -> RegistryIndex:
     return PostgresRegistryIndex(f"{url}{'&' if '?' in url else '?'}schema=kept")
 
 
-# -- A process is killed while it puts: acknowledged puts are there, and none is there in part -----
+# -- a killed process: acknowledged puts are complete, and no put is partial -----------------------
 
 
 KILLS = int(os.environ.get("PARLEY_KILLS", "5"))
@@ -98,7 +98,7 @@ asyncio.run(main())
 
 
 def batch(worker: int, number: int) -> list[EntryDraft]:
-    """Entries of one put. Some are new, the others change with each put."""
+    """The entries of one put. Some are new, the others change with each put."""
     name = f"w{worker}b{number}"
     new = [draft(f"{name}n{n}", f"violin {name}", fields={"put": (name,)}) for n in range(AT_ONCE)]
     card = b'{"version":"%d"}' % number
@@ -123,19 +123,19 @@ async def test_puts_that_were_acknowledged_survive_a_kill_as_a_whole(
         await index.open()
         buckets, _ = await index.facet(EntrySelection(), "put", 10_000, 1)
         counts = dict(buckets)
-        assert acknowledged <= counts.keys(), "what was acknowledged is there"
-        assert set(counts.values()) <= {AT_ONCE, AT_ONCE + 1}, "a put is there as a whole"
+        assert acknowledged <= counts.keys(), "an acknowledged put is missing"
+        assert set(counts.values()) <= {AT_ONCE, AT_ONCE + 1}, "a put is partial"
         changes = [entry.change for entry in await index.changes(0, 10_000)]
         assert len(changes) == len(set(changes)) == await index.count(EntrySelection())
         one = next(iter(acknowledged))
-        assert len(await found(index, one, where("put", one))) >= AT_ONCE, "and is found"
+        assert len(await found(index, one, where("put", one))) >= AT_ONCE, "an entry is not found"
         versions = await index.versions("urn:air:example.com:agents:w0same")
         assert all(version.difference for version in versions[:-1])
         await index.close()
 
 
 async def _put_and_kill(url: str, begin: int, lines: int, pause: float) -> set[str]:
-    """Let a process put until it said so much, and kill it a moment later."""
+    """Run a process that puts until it has printed a number of lines; kill it a moment later."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", PUT, url, str(begin), stdout=subprocess.PIPE
     )

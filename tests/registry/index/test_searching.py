@@ -1,4 +1,4 @@
-"""Entries are found by words, whatever the words are, and only by those who may see them."""
+"""Search finds entries by any words, and only for callers with access."""
 
 from __future__ import annotations
 
@@ -42,22 +42,22 @@ async def test_texts_are_found_in_their_own_script(
         assert await found(index, need) == ["one"], need
 
 
-# Who sees what
+# Visibility
 
 
-# Words that are everywhere
+# Very frequent words
 
 
 @pytest.fixture
 def small_budget(monkeypatch: pytest.MonkeyPatch) -> int:
-    """Let searches rank 40 entries at most."""
+    """Limit the ranking of a search to 40 entries."""
     monkeypatch.setattr(entry_search, "MAX_COMPARED", 40)
     monkeypatch.setattr(entry_search, "MIN_MATCHES", 5)
     return 40
 
 
 async def crowd(index: RegistryIndex) -> None:
-    """300 entries with words that are everywhere; 10 of them have both, 20 one in their names."""
+    """300 entries with frequent words; 10 have both words, 20 have a word in their names."""
     drafts = []
     for n in range(300):
         texts = {"A": f"n{n}", "C": "data service" if n % 30 == 0 else "data"}
@@ -76,7 +76,7 @@ async def test_a_search_ranks_no_more_entries_than_its_budget(
     await index.put([draft(f"n{n}", "data") for n in range(100, 120)])
     assert len(await found(index, "data")) <= small_budget
     names = await found(index, "data")
-    assert set(names) == {f"n{n}" for n in range(100, 120)}, "what has it in its name goes first"
+    assert set(names) == {f"n{n}" for n in range(100, 120)}, "a match in the name ranks first"
 
 
 async def test_a_constraint_holds_within_words_that_are_everywhere(
@@ -102,7 +102,7 @@ async def test_a_search_for_what_is_everywhere_costs_the_same_in_a_large_index(
         counted: list[int] = []
 
         def count(tables: SearchTables, counted: list[int] = counted) -> None:
-            # The handler is called after every 10 steps of SQLite's machine.
+            # The handler is called after every 10 steps of SQLite's virtual machine.
             tables.connection.set_progress_handler(lambda: counted.append(1), 10)
             for need in ("data", "data service"):
                 assert len(tables.matches(EntrySelection(words=need))) == small_budget
@@ -118,6 +118,6 @@ async def test_a_word_that_no_entry_has_stands_for_one_that_it_may_be(index: Reg
     assert await found(index, "curency") == ["fx"]
     assert await found(index, "forecsat") == ["rain"]
     assert await found(index, "curtains") == []
-    # A word that entries have is taken as it is.
+    # A word that occurs in entries is not corrected.
     await index.put([draft("odd", "curency")])
     assert await found(index, "curency") == ["odd"]

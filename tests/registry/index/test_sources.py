@@ -1,4 +1,4 @@
-"""Sources are visited when they are due; differences and proofs of domains."""
+"""Due visits to sources, differences, and proofs of domains."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def test_the_end_of_a_visit_to_a_removed_source_adds_none(index: RegistryI
     assert await index.sources() == []
 
 
-# -- applying a difference to what was before makes what is after ----------------------------------
+# -- a difference, applied to the old value, gives the new value -----------------------------------
 
 
 LEAVES = st.none() | st.booleans() | st.integers(-3, 3) | st.text("ab/~é", max_size=3)
@@ -40,7 +40,7 @@ SKILLS = st.lists(
 
 
 def applied(before: Any, operations: tuple[Mapping[str, Any], ...]) -> Any:
-    """Apply operations as RFC 6902 says."""
+    """Apply operations as in RFC 6902."""
     document = {"": copy.deepcopy(before)}
     for operation in operations:
         parts = operation["path"].split("/")[1:]
@@ -73,7 +73,7 @@ def test_lists_of_named_items_too(before: Any, after: Any) -> None:
 
 
 def repr_of(value: Any) -> str:
-    """A text that tells ``1`` from ``true``, and no order of members."""
+    """A text that distinguishes ``1`` from ``true`` and ignores the order of members."""
     if isinstance(value, dict):
         return repr(sorted((name, repr_of(member)) for name, member in value.items()))
     if isinstance(value, list):
@@ -99,7 +99,7 @@ def test_a_skill_that_is_added_or_changed_is_told_by_itself() -> None:
     )
 
 
-# -- proofs of domains are kept for each caller ----------------------------------------------------
+# -- proofs of domains are stored for each caller --------------------------------------------------
 
 
 async def test_challenges_that_ended_long_ago_are_removed(

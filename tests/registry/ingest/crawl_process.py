@@ -1,4 +1,4 @@
-"""A process that crawls: ``python -m tests.registry.ingest.crawl_process <index> <lease>``."""
+"""A crawler process: ``python -m tests.registry.ingest.crawl_process <index> <lease>``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small DNS server on this machine, with the records of a test."""
+"""A small local DNS server, with the records of a test."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import dns.rrset
 
 
 class DnsServer(asyncio.DatagramProtocol):
-    """Answers queries over UDP. ``records`` are by name and type; ``*`` is for all other names.
+    """Answers queries over UDP. ``records`` are by name and type; ``*`` matches all other names.
 
     ``mute`` names get no answer.
     """

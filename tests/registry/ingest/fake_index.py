@@ -1,4 +1,4 @@
-"""An index in memory, for tests of what is read: as the protocol says, without searches."""
+"""An in-memory index without search, for tests of crawling; it follows the index protocol."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class FakeIndex:
                 updated_at=self.time,
                 seen_at=self.time,
             )
-            # What an index cannot store fails a test.
+            # A value that an index cannot store fails the test.
             msgspec.json.encode(entry)
             self.kept[draft.identifier, draft.source] = entry
             found.append(entry)
@@ -100,7 +100,7 @@ class FakeIndex:
 
     async def add_sources(self, sources: Sequence[Source]) -> int:
         new = {each.url: each for each in sources if each.url not in self.places}
-        # As a database has them: lists, and not tuples.
+        # As in a database: lists instead of tuples.
         self.places.update({url: _stored(each) for url, each in new.items()})
         return len(new)
 
@@ -161,7 +161,7 @@ class FakeIndex:
     async def changes(self, after: int, limit: int) -> list[IndexedEntry]:
         return []
 
-    # What tests look at.
+    # State for the assertions of tests.
 
     def standing(self, identifier: str) -> str:
         [found] = [each for each in self.kept.values() if each.identifier == identifier]

@@ -1,4 +1,4 @@
-"""Sites of this machine that serve catalogs and cards, and what reads them."""
+"""Local sites with catalogs and cards, and a reader for them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.kit.scripted_server import Exchange, ScriptedServer, card, scripted
 from tests.registry.ingest.fake_index import FakeIndex
 
 HERE = "agent.localhost"
-"""A publisher that catalogs of this machine may speak for."""
+"""A publisher that local catalogs may represent."""
 
 CATALOG = "/.well-known/ard.json"
 PREDECESSOR = "/.well-known/ai-catalog.json"
@@ -33,7 +33,7 @@ HERE_ONLY = Egress(public=False).adding(["127.0.0.0/8", "localhost", "*.localhos
 
 
 class WebSite:
-    """Answers paths: with JSON, bytes, a status, or a function of the exchange."""
+    """Answers paths with JSON, bytes, a status, or a function of the exchange."""
 
     def __init__(self) -> None:
         self.pages: dict[str, Any] = {}
@@ -76,7 +76,7 @@ def catalog(*entries: Any, **more: Any) -> dict[str, Any]:
 
 
 def entry(name: str, url: str = "", publisher: str = HERE, **more: Any) -> dict[str, Any]:
-    """Return an entry of an agent, whose card is at an address or in it."""
+    """Return an agent's entry, with its card inline or at an address."""
     found = {
         "identifier": f"urn:air:{publisher}:test:{name}",
         "displayName": name,
@@ -99,7 +99,7 @@ def urn(name: str, publisher: str = HERE) -> str:
 async def site(
     tls: ssl.SSLContext | None = None, host: str = "127.0.0.1"
 ) -> AsyncIterator[WebSite]:
-    """Serve a site on a free port."""
+    """Run a site on a free port."""
     made = WebSite()
     async with scripted(made, tls=tls) as server:
         made.server = server
@@ -108,7 +108,7 @@ async def site(
 
 
 class Reader:
-    """What a registry reads with: an index, and what fills it."""
+    """A registry's crawler: an index, and the code that fills it."""
 
     def __init__(
         self,
@@ -137,13 +137,13 @@ class Reader:
         return source
 
     async def visit(self, url: str, kind: SourceKind = SourceKind.CATALOG, **more: Any) -> Source:
-        """Visit a source as it is in the index; it is added first if it is not there."""
+        """Visit a source as stored in the index; add it first if it is missing."""
         if url not in self.index.places:
             await self.add(url, kind, **more)
         return await self.crawler.visit(self.index.places[url])
 
     async def visit_all(self, most: int = 200) -> int:
-        """Visit all sources that are due, and those that they lead to; return how many."""
+        """Visit all due sources and their nested sources; return the number of visits."""
         count = 0
         while claimed := await self.index.claim_sources(1, 300):
             count += 1
@@ -163,7 +163,7 @@ async def reader(**options: Any) -> AsyncIterator[Reader]:
 
 
 def server_tls(authority: Authority, folder: Path, *names: str) -> ssl.SSLContext:
-    """Return the TLS of a server that has these names."""
+    """Return the TLS settings of a server with these names."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*authority.server(*names).write(folder, names[0].replace("*", "any")))
     return context

@@ -1,4 +1,4 @@
-"""Catalogs are read as often as they want to be, and only what their publishers may say counts."""
+"""Catalogs are read as often as they request, and only for what their publishers may state."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def test_the_agents_of_a_catalog_are_listed_with_their_cards() -> None:
     assert one.fields["card.provider"] == ("Us",)
     assert one.fields["host.displayName"] == ("Tests",)
     assert one.fields["source"] == (url,)
-    # The artifacts of others are named, and not fetched.
+    # Artifacts of other types are listed, and not fetched.
     assert web.asked == ["/robots.txt", CATALOG, "/one.json"]
 
 
@@ -277,7 +277,7 @@ async def test_what_does_not_fit_into_a_visit_is_read_by_the_next_one() -> None:
         assert "left for the next visit" in first.reason
         assert {each.standing for each in reads.index.kept.values()} == {EntryStanding.PENDING}
         assert len(reads.index.kept) == 60
-        assert first.etag == ""  # the rest of it is still to be read
+        assert first.etag == ""  # the remainder is unread
         assert first.due_at - reads.index.time < 60_000
         for n in range(60):
             web.pages[f"/n{n}.json"] = card(web.url)
@@ -296,7 +296,7 @@ async def test_a_source_of_the_operator_that_was_never_read_is_tried_again_soon(
             reads.fetcher._hosts.clear()
             ended = await reads.visit(web.url + CATALOG)
             waits.append((ended.due_at - reads.index.time) / 1000)
-        assert ended.state is SourceState.FAILED  # and not gone
+        assert ended.state is SourceState.FAILED  # and not withdrawn
         assert waits[0] < 7
         assert max(waits) < 400
         web.serve(web.serve_card("one"))

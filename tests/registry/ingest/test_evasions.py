@@ -1,4 +1,4 @@
-"""Ways around a pinned key, and around what an entry may say of itself, lead nowhere."""
+"""Attacks on pinned keys, and on the limits of an entry's own claims, fail."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def test_an_entry_that_is_too_large_stays_so_while_its_catalog_is_unchange
 async def test_an_entry_whose_examination_failed_is_examined_whole_again(
     publisher: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What its manifest says counts again, even if its catalog has not changed."""
+    """Its manifest counts again, even if its catalog has not changed."""
     publisher.entry["trustManifest"] = {"identity": "https://elsewhere.example"}
     publisher.web.headers[CATALOG] = {"etag": '"v1"'}
 
@@ -104,13 +104,13 @@ async def test_entries_that_are_wrong_are_bounded_in_all_inline_catalogs_togethe
 
 @pytest.mark.parametrize("kind", [SourceKind.SITE, SourceKind.CATALOG])
 async def test_who_sees_a_source_sees_the_catalogs_that_it_leads_to(kind: SourceKind) -> None:
-    """What an operator restricts is not public in a catalog of the same site."""
+    """A restricted source stays restricted in another catalog of the same site."""
     async with site() as web, reader() as reads:
         web.serve(web.serve_card("deep"), path="/deep.json")
         inner = web.serve(nested("deep", "/deep.json"), web.serve_card("inner"), path=MORE)
         url = web.serve(web.serve_card("one"), nested("more", MORE))
         named = web.url + "/" if kind is SourceKind.SITE else url
-        # One of them is known already, from a source that everybody may see.
+        # The inner catalog is already known, from a public source.
         await reads.add(inner, found_by="https://elsewhere.example/")
         await reads.add(named, kind, settings={"audience": ["owner:me"]})
         await reads.visit_all()

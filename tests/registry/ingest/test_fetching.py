@@ -1,4 +1,4 @@
-"""Documents of others are fetched within limits, from nowhere that the policy forbids."""
+"""Documents of other sites are fetched within limits, and never from forbidden addresses."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def test_redirects_are_followed_so_many_times() -> None:
     ],
 )
 async def test_no_redirect_leads_into_a_private_network(where: str) -> None:
-    """Only the port of the site itself is allowed here."""
+    """The policy allows only the port of the site itself."""
     async with site() as web:
         port = web.url.rpartition(":")[2]
         web.pages["*"] = 302

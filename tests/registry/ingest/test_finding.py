@@ -1,4 +1,4 @@
-"""Catalogs of a site are found where it says: robots.txt, links, well-known address, DNS."""
+"""Catalogs are found by robots.txt, links, the well-known address, and DNS."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def test_a_page_that_robots_may_not_read_is_not_read() -> None:
         ended = await reads.visit(web.url, SourceKind.SITE)
     assert ended.entries == 1
     assert "/" not in web.asked
-    # What everybody may not read is meant for search engines: a catalog is meant for registries.
+    # Restrictions in robots.txt address search engines; a catalog is meant for registries.
     assert CATALOG in web.asked
 
 
@@ -59,7 +59,7 @@ async def test_a_page_below_the_root_lets_nobody_speak_for_the_domain() -> None:
 
 
 async def test_dns_leads_to_the_catalog_of_a_domain_over_tls(tmp_path: Path) -> None:
-    """The whole way: records of a real server, names that it resolves, certificates."""
+    """End to end: records of a real server, resolvable names, certificates."""
     authority = Authority()
     tls = server_tls(authority, tmp_path, "acme.test", "agents.acme.test")
     async with dns_server() as dns, site(tls, "agents.acme.test") as web:
@@ -89,7 +89,7 @@ async def test_dns_leads_to_the_catalog_of_a_domain_over_tls(tmp_path: Path) -> 
 
 
 async def test_a_site_that_publishes_as_ard_0_91_alone_is_read() -> None:
-    """A well-known manifest without anything of 0.9, links of the new relation, and markup."""
+    """A well-known manifest without any 0.9 content, links with the new relation, and markup."""
     script = {
         "@context": ["https://agenticresourcediscovery.org/context/v1", {"x": "https://x.test/#"}],
         "@graph": [entry("marked", "/marked.json", **{"x:tier": "gold"})],
@@ -116,7 +116,7 @@ async def test_a_site_that_publishes_as_ard_0_91_alone_is_read() -> None:
         assert marked.fields["https://x.test/#tier"] == ("gold",)
         assert marked.url == f"{web.url}/marked.json"
         assert PREDECESSOR not in web.asked
-        # What is not in the page any more is withdrawn.
+        # Catalogs that the page no longer links are withdrawn.
         web.pages["/"] = b"<html>"
         await reads.visit(web.url, SourceKind.SITE)
         await reads.visit_all()
@@ -132,7 +132,7 @@ async def test_a_site_that_moves_from_the_path_of_0_9_stays_listed() -> None:
         assert reads.index.listed == {urn("one")}
         new = web.serve(agent)
         await reads.visit(web.url, SourceKind.SITE)
-        assert {old, new} <= set(reads.index.places)  # the new one was not read yet
+        assert {old, new} <= set(reads.index.places)  # the new catalog is still unread
         await reads.visit_all()
         assert reads.index.places[new].entries == 1
         await reads.visit(web.url, SourceKind.SITE)
@@ -166,7 +166,7 @@ async def test_dns_records_are_read_in_the_forms_that_others_write() -> None:
             "bot.e.test": ["https://e.test/bots/catalog.json"],
             "f.test": ["https://f.test/f/catalog.json"],
             "g.test": [],  # a card is no catalog
-            "h.test": [],  # aliases that lead to each other
+            "h.test": [],  # aliases that point to each other
         }
         texts = await names.texts("f.test")
         assert sorted(texts) == ["v=spf1 -all", "well-known=/f/catalog.json"]
@@ -291,7 +291,7 @@ def test_hosts_of_one_owner_are_one_site(one: str, other: str, same: bool) -> No
 
 
 async def test_what_an_operator_vouches_for_ends_at_its_site() -> None:
-    """Nested catalogs of the same site are vouched for too, others are not."""
+    """Nested catalogs of the same site are vouched for too; catalogs of other sites are not."""
     async with site() as web, site(host="elsewhere.test") as other, dns_server() as dns:
         dns.add("elsewhere.test", "A", "127.0.0.1")
         web.serve(

@@ -1,4 +1,4 @@
-"""What Parley's own servers publish is found, verified and listed."""
+"""A registry finds, verifies and lists the cards of Parley servers."""
 
 from __future__ import annotations
 

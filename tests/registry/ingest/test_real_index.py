@@ -1,4 +1,4 @@
-"""What is read is kept in the databases, also when the process that reads is killed."""
+"""Crawled entries are stored in the databases, even when the crawler is killed."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def one(index: RegistryIndex, name: str) -> IndexedEntry:
 
 
 async def visit(reads: Any, url: str, kind: SourceKind = SourceKind.CATALOG) -> Source:
-    """Visit a source as the index has it."""
+    """Visit a source as stored in the index."""
     await reads.index.add_sources([Source(url=url, kind=kind)])
     [source] = [each for each in await reads.index.sources() if each.url == url]
     ended: Source = await reads.crawler.visit(source)
@@ -67,7 +67,7 @@ async def listed(index: RegistryIndex, **fields: str) -> int:
 
 
 class Meanwhile:
-    """A site whose card does something to the index while it is fetched."""
+    """A site that changes the index while its card is fetched."""
 
     def __init__(self, web: Any, act: Callable[[], Any]) -> None:
         self.web = web
@@ -79,7 +79,7 @@ class Meanwhile:
 
 
 async def test_what_is_said_of_a_source_while_it_is_visited_stays(index: RegistryIndex) -> None:
-    """Who sees its entries, and who vouches for them, is not what it was when the visit began."""
+    """The source's audience and its vouching operator change during the visit."""
     async with site() as web, reader(index=index) as reads:
         url = web.serve(entry("one", f"{web.url}/one.json"))
         web.headers[CATALOG] = {"etag": '"v1"'}
@@ -108,7 +108,7 @@ async def test_a_claim_stays_while_somebody_else_changes_its_source(index: Regis
     assert await index.end_visit(claimed, claimed)
     [again] = await index.claim_sources(1, 60)
     assert again.depth == 1
-    # A crawler that stops gives back what it claimed, also when the visit was just stored.
+    # A crawler that stops releases its claims, also when the visit was just stored.
     visited = msgspec.structs.replace(again, fetched_at=1, state=SourceState.OK, due_at=2**50)
     assert await index.end_visit(visited, again)
     assert await index.end_visit(msgspec.structs.replace(again, due_at=0), again)
@@ -117,7 +117,7 @@ async def test_a_claim_stays_while_somebody_else_changes_its_source(index: Regis
 
 @pytest.mark.slow
 async def test_a_crawl_that_is_killed_is_continued_by_another_process(index_url: str) -> None:
-    """What was put before stays; the claim expires, and another process visits the source."""
+    """Stored entries stay; the claim expires, and another process visits the source."""
     count, held_at = 200, 120
     killed = asyncio.Event()
 
@@ -151,7 +151,7 @@ async def test_a_crawl_that_is_killed_is_continued_by_another_process(index_url:
         before = await listed(index)
         assert 1 <= before < count
         if not index_url.startswith("sqlite:"):  # a file has one process, whose claims end with it
-            assert await index.claim_sources(1, 10) == []  # the claim of the one that is dead
+            assert await index.claim_sources(1, 10) == []  # the claim of the dead process
         async with reader(index=index, poll_seconds=0.1) as reads:
             await reads.crawler.start()
 

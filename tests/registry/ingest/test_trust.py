@@ -1,4 +1,4 @@
-"""Who signed a card or a manifest counts, and what changes under a key is held."""
+"""The signer of a card or manifest counts; changes under a pinned key are held."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ JWKS = "/.well-known/jwks.json"
 
 
 class Publisher:
-    """Serves a catalog with one agent, whose card it signs, and its keys."""
+    """Serves a catalog with one agent, its signed card, and the keys."""
 
     def __init__(self, web: WebSite, reads: Reader) -> None:
         self.web = web
@@ -82,7 +82,7 @@ async def test_keys_that_cannot_be_had_prove_nothing_and_break_nothing(
 
 
 async def test_a_redirect_does_not_lead_to_the_keys_of_somebody_else(publisher: Publisher) -> None:
-    """Whoever finds an open redirect at a publisher has no keys there."""
+    """An attacker who finds an open redirect at a publisher has no keys there."""
     async with site() as evil:
         other = new_keys("evil")
         evil.pages["/jwks.json"] = other.published
@@ -95,7 +95,7 @@ async def test_a_redirect_does_not_lead_to_the_keys_of_somebody_else(publisher: 
 
 
 async def test_keys_elsewhere_do_not_count(publisher: Publisher) -> None:
-    """Whoever serves a card must not choose whose keys are asked."""
+    """The server of a card must not choose the key set."""
     publisher.jku = "https://evil.example/jwks.json"
     found = await publisher.visit(publisher.signed())
     assert found.trust is Trust.UNPROVED
@@ -105,7 +105,7 @@ async def test_keys_elsewhere_do_not_count(publisher: Publisher) -> None:
 async def test_a_card_that_cannot_be_had_for_a_while_keeps_what_was_proved(
     publisher: Publisher,
 ) -> None:
-    """Its keys may be others meanwhile; what was held stays held."""
+    """The keys may change meanwhile; a held change stays held."""
     await publisher.visit(publisher.signed())
     publisher.publish(new_keys("second"))
     publisher.web.pages["/one.json"] = 503
@@ -229,7 +229,7 @@ async def test_the_identity_of_a_manifest_is_of_the_publisher(
 
 
 async def test_keys_of_a_did_document_verify(publisher: Publisher) -> None:
-    """The identity is a domain that acme's DID document is at; here it is asked directly."""
+    """The identity is the domain of acme's DID document; here the document is fetched directly."""
     from parley.registry.ingest.signatures import PublishedKeySets, did_document_url
 
     assert did_document_url("did:web:acme.com") == "https://acme.com/.well-known/did.json"

@@ -1,4 +1,4 @@
-"""A registry's publishing, on each index, with DNS and sites of this machine."""
+"""Publishing in a registry, on each index, with local DNS and sites."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ADA, BOB = caller("ada"), caller("bob")
 
 
 class Publishing:
-    """The parts, put together."""
+    """The parts of publishing, assembled."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Publishing:
         self.entries = EntryPublishing(index, self.examiner, self.proofs, rates=rates)
 
     async def prove(self, who: Caller, domain: str) -> None:
-        """Prove a domain by a TXT record, beside those that are there."""
+        """Prove a domain by an additional TXT record."""
         challenge = await self.proofs.challenge(who, domain)
         name = f"_parley-registry.{domain}"
         known = self.dns.records.get((name, "TXT"), [])

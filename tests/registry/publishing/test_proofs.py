@@ -1,4 +1,4 @@
-"""Proofs of domains: shown, looked for again, and of no use to anybody else."""
+"""Proofs of domains: created, checked again, and useless to other callers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def test_a_document_proves_a_domain_of_this_machine(
     web.pages[PROOF_PATH] = {"proofs": ["another", challenge.text]}
     proved = await publishing.proofs.prove(ADA, "agents.localhost", "well-known", origin=web.url)
     assert proved.method == "well-known"
-    # It is looked for there again.
+    # The registry checks the domain again.
     publishing.clock.now += 2 * DAY
     assert await publishing.proofs.renew() == 1
     until = (await publishing.proofs.domains(ADA))["agents.localhost"]

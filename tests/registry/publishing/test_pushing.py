@@ -1,4 +1,4 @@
-"""Pushed entries: of proved domains, their owner's own, and gone with the proof."""
+"""Pushed entries: only for proved domains, owned by their caller, removed with the proof."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROOT = caller("root")
 
 
 def pushed(name: str = "one", publisher: str = "example.com", **more: Any) -> dict[str, Any]:
-    """An entry with its card in it."""
+    """An entry with an inline card."""
     return entry(name, publisher=publisher, data=card("https://example.com"), **more)
 
 
@@ -53,7 +53,7 @@ async def test_another_caller_withdraws_nothing(publishing: Publishing) -> None:
     await publish(publishing, ADA, pushed("hidden"), audience=("caller:ada",))
     with pytest.raises(PermissionDeniedError):
         await publishing.entries.withdraw(BOB, "urn:air:example.com:test:one")
-    with pytest.raises(NotFoundError):  # it does not learn that there is one
+    with pytest.raises(NotFoundError):  # the caller does not learn that the entry exists
         await publishing.entries.withdraw(BOB, "urn:air:example.com:test:hidden")
     assert await publishing.entries.withdraw(ADA, "urn:air:EXAMPLE.com:test:one") == 1
     assert await publishing.entries.withdraw(ADA, "urn:air:example.com:test:one") == 0
@@ -91,7 +91,7 @@ async def test_an_audience_sees_an_entry_and_nobody_else(publishing: Publishing)
     assert await found(publishing, viewer(BOB)) == ["bobs", "known", "open"]
     assert await found(publishing, viewer(caller("eve", "team"))) == ["known", "open", "team"]
     assert await found(publishing, viewer(ADA)) == ["bobs", "known", "open", "team"]
-    # The audience stays when it is not named, and goes when it is.
+    # An omitted audience stays; a named audience replaces it.
     await publish(publishing, ADA, pushed("bobs", description="new"))
     assert "bobs" not in await found(publishing, Viewer())
     await publish(publishing, ADA, pushed("bobs"), audience=("public",))
@@ -139,7 +139,7 @@ async def test_what_is_refused_of_a_catalog_is_not_withdrawn(publishing: Publish
     await publishing.proofs.release(ADA, "example.com")
     report = await publish(publishing, ADA, pushed("a"), pushed("c"), replace=True)
     assert (len(report.refused), report.withdrawn) == (2, 0)
-    await publishing.prove(ADA, "example.com")  # they wait for it
+    await publishing.prove(ADA, "example.com")  # the entries wait for the proof
     assert await found(publishing, Viewer()) == ["a", "c"]
 
 
@@ -166,7 +166,7 @@ async def test_withdrawn_entries_fill_nothing(publishing: Publishing, clock: Any
     await publish(few, ADA, pushed("c"), pushed("d"), replace=True)
     with pytest.raises(TooManyRequestsError, match="including withdrawn entries"):
         await publish(few, ADA, pushed("e"), replace=True)
-    await publish(few, ADA, pushed("a"), replace=True)  # one that is there takes no room
+    await publish(few, ADA, pushed("a"), replace=True)  # an existing entry needs no capacity
     clock.now += 61_000
     assert await few.index.forget(clock.now - 60_000) == 3
     await publish(few, ADA, pushed("e"), replace=True)
@@ -189,7 +189,7 @@ async def test_a_release_that_was_killed_is_finished(publishing: Publishing) -> 
     publishing.clock.now += 121_000
     await publishing.proofs.renew()
     assert await found(publishing, Viewer()) == []
-    assert await publishing.index.claims(ADA.owner) == {}  # though its text is still in DNS
+    assert await publishing.index.claims(ADA.owner) == {}  # although its text is still in DNS
 
 
 async def test_imports_need_no_proof_and_are_replaced_by_name(publishing: Publishing) -> None:

@@ -1,4 +1,4 @@
-"""Indexes to search in."""
+"""Indexes for searches."""
 
 from __future__ import annotations
 

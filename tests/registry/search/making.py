@@ -14,7 +14,7 @@ SOURCE = "https://registry.example.com/"
 
 
 def draft(name: str, display: str = "", *queries: str, **members: Any) -> EntryDraft:
-    """A listed entry as the examination makes it. Fields of a draft are given with a leading _."""
+    """A listed entry after examination. Arguments with a leading _ set fields of the draft."""
     of_draft = {key[1:]: members.pop(key) for key in list(members) if key.startswith("_")}
     publisher = members.pop("publisher", "example.com")
     entry = read_entry(
@@ -44,6 +44,6 @@ def draft(name: str, display: str = "", *queries: str, **members: Any) -> EntryD
 
 
 def names(found: Any) -> list[str]:
-    """The last segments of the identifiers of results, or of items."""
+    """The last segments of the identifiers of results or items."""
     entries = [getattr(each, "entry", each) for each in found]
     return [entry["identifier"].rpartition(":")[2] for entry in entries]

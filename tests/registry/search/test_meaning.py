@@ -1,4 +1,4 @@
-"""Searches by meaning: with the model of the extra, where it is installed."""
+"""Search by meaning, with the model of the optional dependency if it is installed."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ assert not {"numpy", "tokenizers", "safetensors", "wordllama"} & set(sys.modules
 
 
 class Sketch:
-    """Vectors by the letters of a text, which need no model."""
+    """Vectors from the letters of a text, without a model."""
 
     name = "letters"
     dimensions = 26

@@ -1,4 +1,4 @@
-"""Searches, explorations and lists of a registry's own index."""
+"""Search, exploration and lists of a registry's own index."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ async def test_entries_are_filtered_by_what_the_registry_found_out_not_by_what_t
 
 
 class NearByName:
-    """An index by meaning that says of entries what a test wants."""
+    """A semantic index with scores set by a test."""
 
     def __init__(self, index: RegistryIndex, matches: dict[str, float]) -> None:
         self.index = index

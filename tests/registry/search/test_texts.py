@@ -1,4 +1,4 @@
-"""The texts that searches look at: their marks, their scores, and the ranking."""
+"""Texts in search: their marks, their scores, and the ranking."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_texts_are_bounded_and_the_cut_is_marked() -> None:
     assert marks_of(texts) == ("long",)
 
 
-# -- texts that try to instruct a model are marked; those that only sound alike are not ------------
+# -- texts with instructions for a model are marked; texts that only look similar are not ----------
 
 
 ROOT = Path(__file__).parents[3]
@@ -118,7 +118,7 @@ def test_lookalikes_are_replaced_only_in_words_that_have_latin_letters() -> None
 # -- scores of results -----------------------------------------------------------------------------
 
 
-# -- the ranking is as good as it was, on the committed set of agents and needs --------------------
+# -- the ranking stays as good as before, on the committed set of agents and needs -----------------
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Where this process connects to when somebody else named the address."""
+"""Connections to addresses that other parties name."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_all_other_addresses_are_refused_with_their_kind(address: str, kind: str
 
 
 def test_every_address_that_python_calls_private_is_refused() -> None:
-    """Python's list is another one, which also changes: none of it may be open here."""
+    """Python's list is different, and changes: none of its addresses may be allowed here."""
     listed = [
         network
         for kind in (ipaddress._IPv4Constants, ipaddress._IPv6Constants)  # type: ignore[attr-defined]
@@ -105,7 +105,7 @@ def test_every_address_that_python_calls_private_is_refused() -> None:
             if address.version == 6 and ipaddress.IPv6Address(address) in ipaddress.ip_network(
                 "2002::/16"
             ):
-                continue  # judged by what they wrap
+                continue  # judged by the wrapped address
             if address.version == 6 and address.ipv4_mapped is not None:
                 continue
             with pytest.raises(ForbiddenAddress):
@@ -165,7 +165,7 @@ def test_local_hosts_pass_where_private_networks_are_allowed(host: str) -> None:
 
 
 class Names:
-    """A resolver that answers as it is told, each time with the next of its answers."""
+    """A resolver with scripted answers, one for each lookup."""
 
     def __init__(self, *answers: list[str]) -> None:
         self.answers = list(answers)
@@ -188,7 +188,7 @@ class Names:
 
 
 async def dial(egress: Egress, url: str, names: Names | None = None, **options: Any) -> int:
-    """Return the status of an answer from ``url``, dialled through the guard."""
+    """Return the response status of ``url``, dialled through the guard."""
     connector = egress.connector(resolver=names, **options)  # type: ignore[arg-type]
     async with (
         aiohttp.ClientSession(connector=connector) as session,
@@ -217,7 +217,7 @@ async def test_a_name_with_one_private_address_among_others_is_refused() -> None
 
 
 async def test_a_name_that_changes_its_address_is_dialled_where_it_was_checked() -> None:
-    """DNS rebinding: the first answer passes, so it is what is connected to; the second fails."""
+    """DNS rebinding: the first lookup passes and its address is dialled; the second one fails."""
     egress = Egress.allowing(["127.0.0.1"])
     async with webhook() as hook:
         port = hook.url.rsplit(":", 1)[1].split("/")[0]

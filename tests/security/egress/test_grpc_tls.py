@@ -1,4 +1,4 @@
-"""gRPC with TLS under a policy: judged addresses are dialled, and the name is verified."""
+"""gRPC with TLS under a policy: checked addresses are dialled, and the name is verified."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def card_of(host: str, port: int) -> AgentCard:
 
 @pytest.fixture
 def looked_up(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names that were looked up; ``*.example`` are this machine's."""
+    """The names that were looked up; ``*.example`` resolve to this machine."""
     found: list[str] = []
     real = socket.getaddrinfo
 
@@ -106,4 +106,4 @@ async def test_the_name_of_the_card_is_verified_at_the_address_that_was_judged(
                 with pytest.raises(expected):
                     await remote.send("what time is it?")
     if host == NAME:
-        assert looked_up == [NAME]  # once for a connection, not again by gRPC
+        assert looked_up == [NAME]  # once for a connection, and not again by gRPC

@@ -1,4 +1,4 @@
-"""Each kind of address that others name, in each form that leads inside: nothing is dialled.
+"""Each source of foreign addresses, in each form that leads inside: nothing is dialled.
 
 A canary listens on this machine, and counts connections.
 """
@@ -32,7 +32,7 @@ SECONDS = 5.0
 
 
 class Canary:
-    """A listener on this machine. ``answer`` is what it sends to each connection."""
+    """A listener on this machine. It sends ``answer`` on each connection."""
 
     def __init__(self, answer: bytes = b"") -> None:
         self.port = 0
@@ -60,7 +60,7 @@ async def listening(host: str, port: int = 0, answer: bytes = b"") -> AsyncItera
         await server.wait_closed()
 
 
-# -- what names addresses ------------------------------------------------------------------------
+# -- sources of addresses ------------------------------------------------------------------------
 
 
 async def webhook(egress: Egress, scheme: str, host: str) -> None:
@@ -74,7 +74,7 @@ async def webhook(egress: Egress, scheme: str, host: str) -> None:
 
 
 async def document(egress: Egress, scheme: str, host: str) -> None:
-    """Keys and metadata that a document names: jwks_uri, introspection, jku."""
+    """URLs of keys and metadata in documents: jwks_uri, introspection, jku."""
     fetcher = Fetcher(egress)
     try:
         for _ in range(2):
@@ -97,7 +97,7 @@ async def file(egress: Egress, scheme: str, host: str) -> None:
 
 
 async def agent(egress: Egress, scheme: str, host: str) -> None:
-    """An agent that a caller names: its card, which a turn fetches."""
+    """An agent named by a caller: a turn fetches its card."""
     connections = Connections(egress=egress)
     for _ in range(2):
         with pytest.raises((parley.ClientError, ValueError)):
@@ -106,7 +106,7 @@ async def agent(egress: Egress, scheme: str, host: str) -> None:
 
 
 async def library(egress: Egress, scheme: str, host: str) -> None:
-    """The same through ``parley.connect`` in the function of an agent."""
+    """The same through ``parley.connect`` in an agent's function."""
     before = turn_egress.set(egress)
     try:
         for _ in range(2):
@@ -176,7 +176,7 @@ LITERAL = [
 
 @pytest.fixture
 def names(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[list[str]]]:
-    """The answers to look-ups of names: each look-up takes the next, and the last one stays."""
+    """The scripted lookups of names: each lookup takes the next answer; the last one repeats."""
     answers: dict[str, list[list[str]]] = {}
     real = socket.getaddrinfo
 
@@ -218,7 +218,7 @@ async def test_an_address_inside_is_not_dialled(kind: Any, host: str, scheme: st
 
 @asynccontextmanager
 async def also_v6(port: int) -> AsyncIterator[Canary]:
-    """A canary at the same port of IPv6's loopback, where there is one."""
+    """A canary on the same port of the IPv6 loopback, if available."""
     try:
         async with listening("::1", port) as canary:
             yield canary
@@ -236,7 +236,7 @@ async def test_a_name_that_leads_inside_is_not_dialled(kind: Any, names: Any, sc
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
 async def test_a_name_that_is_bound_anew_is_not_dialled(kind: Any, names: Any, scheme: str) -> None:
-    """The first look-up finds an allowed address, all others find the canary's."""
+    """The first lookup finds an allowed address; all others find the canary's address."""
     names["rebinding.example"] = [["127.0.0.2"], ["127.0.0.1"]]
     async with listening("127.0.0.1") as canary:
         await kind(Egress.allowing(["127.0.0.2"]), scheme, f"rebinding.example:{canary.port}")
@@ -263,7 +263,7 @@ async def test_deny_wins_over_allow(kind: Any, names: Any, denied: str, scheme: 
 
 
 async def test_what_the_policy_allows_is_dialled(kind: Any, names: Any) -> None:
-    """Otherwise all of the above proved nothing. Documents need https, which fails after this."""
+    """Otherwise the tests above prove nothing. Documents need https, which fails later."""
     names["allowed.example"] = [["127.0.0.1"]]
     async with listening("127.0.0.1") as canary:
         await kind(Egress.of(allow=["allowed.example"]), "https", f"allowed.example:{canary.port}")

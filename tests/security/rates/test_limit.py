@@ -1,4 +1,4 @@
-"""The language of limits, and the arithmetic of their windows."""
+"""The syntax of limits, and the arithmetic of their windows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cards in JSON for tests, and signatures as others make them."""
+"""JSON cards for tests, and signatures from other implementations."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ def members(card: bytes) -> dict[str, Any]:
 
 
 def keys_of(*algs: str, kid: str = "") -> SigningKeys:
-    """Return new keys, all of which sign."""
+    """Return new keys, all of them active for signing."""
     named = {"kid": kid} if kid else {}
     return SigningKeys.parse(key_set(*(private_jwk(alg, **named) for alg in algs or ("ES256",))))
 
 
 def signature(payload: bytes, key: SigningKey, **header: Any) -> dict[str, Any]:
-    """Return a signature of bytes, whose protected header may be wrong."""
+    """Return a signature of bytes; its protected header may be wrong."""
     content = {"alg": key.alg, "kid": key.kid, "typ": "JOSE", **header}
     protected = encode(msgspec.json.encode({n: v for n, v in content.items() if v is not None}))
     data = f"{protected}.{encode(payload)}".encode()

@@ -1,4 +1,4 @@
-"""Key sets for tests: made in memory, written as files."""
+"""Key sets for tests: in memory and as files."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 from joserfc.jwk import ECKey, OKPKey, RSAKey
 
-_RSA: list[dict[str, Any]] = []  # making one takes a while
+_RSA: list[dict[str, Any]] = []  # key generation is slow
 
 
 def private_jwk(alg: str = "ES256", /, **members: Any) -> dict[str, Any]:
-    """Return a new private JWK; RSA ones are all the same."""
+    """Return a new private JWK; all RSA keys are the same."""
     if alg == "RS256":
         if not _RSA:
             _RSA.append(RSAKey.generate_key(2048).as_dict(private=True))

@@ -94,7 +94,7 @@ def test_members_of_a_wrong_kind_stay_as_they_are():
     assert found["securitySchemes"] == [7]
 
 
-# -- published vectors of signatures: RFC 7515, RFC 8037, RFC 6979 ---------------------------------
+# -- published signature vectors: RFC 7515, RFC 8037, RFC 6979 -------------------------------------
 
 
 # RFC 7515 appendix A.2 and A.3: both sign the same claims.

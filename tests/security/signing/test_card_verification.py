@@ -1,4 +1,4 @@
-"""Which cards are trusted, which are not, and what is said about it."""
+"""Trusted and untrusted cards, and the reported reasons."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_changed_card_is_not_trusted(change):
 
 
 def test_members_that_are_wrapped_around_a_signed_card_are_not_among_the_trusted_ones():
-    """A proxy aims the members of 0.3 at itself; those of 1.0 are untouched, and still signed."""
+    """A proxy points the 0.3 members to itself; the 1.0 members are unchanged and still signed."""
     card = members(sign_card(MERGED, KEYS.signers))
     card["url"] = "https://evil.example/"
     card["additionalInterfaces"] = [{"url": "https://evil.example/", "transport": "JSONRPC"}]
@@ -122,7 +122,7 @@ def test_a_member_that_is_there_twice_is_refused():
 
 def test_the_last_of_many_members_is_found_twice_in_one_pass():
     names = b",".join(b'"n%d":0' % number for number in range(120_000))
-    with pytest.raises(CardUnverifiable, match="'n119999' twice"):  # pairwise it takes minutes
+    with pytest.raises(CardUnverifiable, match="'n119999' twice"):  # all pairs would take minutes
         verify(b"{" + names + b',"n119999":0}', trusted())
 
 
@@ -137,7 +137,7 @@ def test_a_protected_header_with_a_member_twice_is_refused():
 
 
 def test_a_card_signed_with_the_public_key_as_a_secret_is_not_trusted():
-    """Key confusion: HMAC, whose secret everybody can fetch."""
+    """Key confusion: HMAC with a secret that is public."""
     from joserfc.jwk import import_key
 
     public = KEYS.published["keys"][0]
@@ -184,7 +184,7 @@ def test_a_signature_without_a_key_id_is_refused():
 
 
 def test_a_key_that_is_not_trusted_counts_for_nothing():
-    """Nor does one that calls itself by the id of a trusted one."""
+    """An untrusted key with the id of a trusted key counts for nothing either."""
     other = keys_of().signers[0]
     assert "not among the trusted" in reasons(signed(members(LATEST), other))[0]
     assert "was changed" in reasons(signed(members(LATEST), other, kid=KEY.kid))[0]
@@ -276,7 +276,7 @@ def test_what_is_no_card_cannot_be_verified(card):
 def test_a_card_without_a_canonical_form_is_not_trusted(number):
     card = sign_card(LATEST, KEYS.signers)[:-1] + b',"x":%s}' % number.encode()
     verdict = verify(card, trusted())
-    assert verdict.form == "exact"  # what was added is not signed, and is not among the members
+    assert verdict.form == "exact"  # added members are unsigned, and not among the trusted members
     assert "x" not in verdict.members
     changed = msgspec.json.encode({**members(card[: card.rfind(b',"x"')] + b"}"), "name": "E"})
     found = reasons(changed[:-1] + b',"x":%s}' % number.encode())
@@ -331,7 +331,7 @@ def test_a_card_stays_trusted_while_keys_rotate():
     signed_before = sign_card(LATEST, before.signers)
     signed_after = sign_card(LATEST, after.signers)
     assert verify(signed_before, trusted(after)).is_trusted
-    assert verify(signed_after, trusted(before)).is_trusted  # who has the keys of before
+    assert verify(signed_after, trusted(before)).is_trusted  # an attacker with the previous keys
 
 
 def test_several_signatures_of_several_keys():

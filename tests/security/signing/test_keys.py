@@ -1,4 +1,4 @@
-"""Keys that a server signs with: where they come from, and what is never shown of them."""
+"""A server's signing keys: their sources, and their secrecy."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def test_a_changed_file_that_is_broken_leaves_the_old_keys_and_is_logged(
         assert keys.signers[0].kid == "a"
         assert keys.revision == revision
         assert reason in caplog.text
-        assert len(caplog.records) == 1  # not at every look
+        assert len(caplog.records) == 1  # not at every check
     key_file(path, private_jwk(kid="b"))
     assert keys.signers[0].kid == "b"
 

@@ -1,4 +1,4 @@
-"""Signing keys are made and rotated, by one process at a time, and verifiers keep up."""
+"""Signing keys are created and rotated by one process at a time, and verifiers keep up."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ def test_a_card_stays_trusted_through_rotations_whatever_the_age_of_the_verifier
         cards.append(sign_card(LATEST, keys.signers))
         document = rotated(write_key_set(document), now + DAY / 2, DAY).document
     for day in range(3):
-        assert verify(cards[day + 1], seen[day]).is_trusted  # keys that were fetched before
-        assert verify(cards[day], seen[day + 1]).is_trusted  # a card that was fetched before
+        assert verify(cards[day + 1], seen[day]).is_trusted  # keys fetched earlier
+        assert verify(cards[day], seen[day + 1]).is_trusted  # a card fetched earlier
     assert not verify(cards[0], seen[3]).is_trusted  # after the overlap
 
 
@@ -171,7 +171,7 @@ def test_processes_that_rotate_at_once_lose_nothing(tmp_path):
     running = [rotating(path, 20) for _ in range(3)]
     reads = 0
     while any(each.poll() is None for each in running):
-        SigningKeys.parse(path.read_bytes())  # a reader never sees a half
+        SigningKeys.parse(path.read_bytes())  # a reader never sees a partial file
         reads += 1
     for each in running:
         assert each.communicate()[0].split()[-1] == b"20"
@@ -194,7 +194,7 @@ def test_a_process_that_is_killed_leaves_a_whole_file(tmp_path):
         running.wait()
         running.stdout.close()
         assert SigningKeys.parse(path.read_bytes()).signers
-        (tmp_path / "keys.new").unlink(missing_ok=True)  # as the error says
+        (tmp_path / "keys.new").unlink(missing_ok=True)  # as the error message says
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="open files are not listed here")

@@ -1,4 +1,4 @@
-"""A shared HTTP cache that keeps and reuses whatever RFC 9111 lets it, in front of an ASGI app."""
+"""A shared HTTP cache in front of an ASGI app; it stores and reuses whatever RFC 9111 allows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Forms of one card, and what caches are told of them."""
+"""Forms of one card, and their cache headers."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ async def test_a_process_without_agents_lets_nothing_be_kept():
             assert (response.status, response.headers["cache-control"]) == (503, "no-store")
 
 
-# -- no cache gives the card of one caller to another, whatever it may keep by RFC 9111 ------------
+# -- no cache serves a caller's card to another caller, whatever RFC 9111 lets it store ------------
 
 
 def digest(key: str) -> str:
@@ -184,7 +184,7 @@ async def test_what_only_some_may_see_is_private(path: str) -> None:
             assert (await shared_caches_ask(app, "GET", path, {"If-None-Match": tag})).status == 401
 
 
-# -- one agent card in several forms: for all versions at once, or exactly for one -----------------
+# -- one agent card in several forms: for all versions at once, or for exactly one -----------------
 
 
 OLD = {"url", "preferredTransport", "protocolVersion"}
@@ -192,7 +192,7 @@ EXACT = {member for member in AgentCard.__struct_encode_fields__}
 
 
 def form_of(card):
-    """Which form a card has, by its members."""
+    """Return the form of a card, determined by its members."""
     members = set(card)
     if members >= OLD:
         return "merged" if "supportedInterfaces" in members else "0.3"
@@ -211,7 +211,7 @@ async def test_nothing_is_put_into_a_card_that_was_signed():
         assert plain.body == exact.body
         assert form_of(plain.json) == "1.0"
         assert plain.json["signatures"]
-        # What was signed is not what is said in another version.
+        # The signature does not cover the card of another version.
         old = await ask(url, "GET", CARD, headers={"A2A-Version": "0.3"})
         assert form_of(old.json) == "0.3"
         assert "signatures" not in old.json

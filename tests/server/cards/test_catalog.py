@@ -1,4 +1,4 @@
-"""The catalog that a server publishes: what is in it, for whom, and how it is found."""
+"""A server's published catalog: its contents, audience, and discovery."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def app_of(agents=None, **options):
     return parley.asgi(agents, settings=settings, **options)
 
 
-# What is in it
+# Contents
 
 
 # Tenants
@@ -57,7 +57,7 @@ def app_of(agents=None, **options):
 # Without a publisher
 
 
-# Who sees it
+# Audience
 
 
 async def test_a_worker_publishes_nothing():
@@ -68,7 +68,7 @@ async def test_a_worker_publishes_nothing():
             assert (await ask(url, "GET", path)).status == 503
 
 
-# How it is served
+# HTTP
 
 
 async def test_pages_of_other_origins_may_read_it_when_that_is_set():
@@ -134,7 +134,7 @@ async def test_catalogs_are_kept_for_a_bounded_number_of_addresses():
     await served(page)
     first = len(made)
     await served(page)
-    assert len(made) == first  # kept
+    assert len(made) == first  # cached
     for number in range(200):
         await served(page, f"h{number}.example")
     assert len(page._files) == 64
@@ -160,11 +160,11 @@ async def test_addresses_that_requests_make_up_cost_no_signatures(monkeypatch):
     assert len(made) == 1
 
 
-# How it is found
+# Discovery
 
 
 def target(response):
-    """Return the reference of the one link to a catalog."""
+    """Return the target of the only link to a catalog."""
     (found,) = re.findall(r'<([^>]+)>; rel="ard ai-catalog"', response.headers["link"])
     return found
 
@@ -232,7 +232,7 @@ async def test_the_domains_card_path_lists_several_agents_and_the_catalog():
         assert urljoin(url + CARD, target(response)) == url + CATALOG
         root = await ask(url, "GET", "/")
         assert root.json["catalog"] == url + CATALOG
-        # A path that somebody makes up is repeated in no header.
+        # An arbitrary path is repeated in no header.
         assert "link" not in (await ask(url, "GET", "/x" * 200)).headers
 
 

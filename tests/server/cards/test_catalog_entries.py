@@ -1,4 +1,4 @@
-"""Entries are made of what public cards say, within bounds."""
+"""Entries are made from public cards, within bounds."""
 
 from __future__ import annotations
 

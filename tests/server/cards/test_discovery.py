@@ -1,4 +1,4 @@
-"""Agent cards at their well-known paths, and what a server says that has none there."""
+"""Agent cards at their well-known paths, and the response of a server without a card there."""
 
 import pytest
 
@@ -64,7 +64,7 @@ async def test_a_host_that_cannot_be_one_is_refused(url, host):
     async with serving(app_of(settings=Settings(allowed_hosts=("*",)))) as everywhere:
         response = await ask(everywhere, "GET", CARD, headers={"Host": host})
         assert response.status == 400
-        # It has no say in calls, which name no address.
+        # Calls contain no address, so the header does not matter.
         assert "result" in (await post(everywhere, call(), {"Host": host})).json
 
 
@@ -100,7 +100,7 @@ async def test_a_public_address_that_is_set_is_the_one_that_is_named():
 
 
 async def served(page, host="a.example", **headers):
-    """Return what a page answers to a GET."""
+    """Return the response of a page to a GET."""
     sent = []
 
     async def send(message):

@@ -1,4 +1,4 @@
-"""The OpenAPI document of an agent, and its page for people."""
+"""The OpenAPI document of an agent, and its HTML page."""
 
 import msgspec
 import pytest
@@ -115,7 +115,7 @@ def test_security_schemes_come_from_the_card():
     flow = described["oauth"]["flows"]["authorizationCode"]
     assert flow["scopes"] == {"read": "Read"}
     assert "pkceRequired" not in flow
-    # OpenAPI 3.1 has no flow for devices.
+    # OpenAPI 3.1 has no device flow.
     assert "device" not in described
     assert described["mtls"] == {"type": "mutualTLS"}
     assert whole["security"] == [{"oauth": ["read"]}]

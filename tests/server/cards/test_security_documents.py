@@ -1,4 +1,4 @@
-"""What a server publishes about its security: its public keys, and the issuers of an agent."""
+"""A server's published security documents: public keys, and the issuers of an agent."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def test_without_keys_there_is_nothing():
 
 
 async def test_a_worker_signs_webhooks_and_publishes_nothing():
-    """Its health checks are all of its HTTP: the keys are those of the servers beside it."""
+    """A worker serves only health checks over HTTP; servers with the API role publish the keys."""
     logs = MemoryLogs()
     async with serving(app_of(store=MemoryTaskStore(logs=logs), role="api")) as url:
         assert (await ask(url, "GET", JWKS)).status == 200
@@ -128,7 +128,7 @@ async def test_the_extended_card_is_signed_over_grpc():
     assert "GRPC" in {each["protocolBinding"] for each in interfaces}
 
 
-# -- protected resource metadata (RFC 9728): a challenge leads to the issuers of an agent ----------
+# -- protected resource metadata (RFC 9728): a challenge leads to an agent's issuers ---------------
 
 
 PATH = "/.well-known/oauth-protected-resource"

@@ -1,4 +1,4 @@
-"""Requests as bytes: right ones, and those by which one request is smuggled behind another."""
+"""Requests as bytes: valid ones, and request-smuggling attempts."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ RIGHT = {
     "bytes that are no ASCII": get(more=b"A: \xc3\xa4\xff\r\n"),
     "an upgrade": get(more=b"Connection: upgrade\r\nUpgrade: h2c\r\n") + BEHIND,
 }
-"""What both servers read alike."""
+"""Requests that both servers read alike."""
 
 SMUGGLED = {
     "length and chunks": post(b"Content-Length: 6\r\n" + CHUNKED, b"0\r\n\r\nX"),
@@ -103,7 +103,7 @@ SMUGGLED = {
     "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
     "a tunnel": get(b"CONNECT localhost:22 HTTP/1.1"),
 }
-"""What both servers refuse."""
+"""Requests that both servers reject."""
 
 STRICTER = {
     "two spaces in the request line": get(b"GET  / HTTP/1.1"),
@@ -125,4 +125,4 @@ STRICTER = {
     "a user in the target": get(b"GET http://a@localhost/ HTTP/1.1"),
     "another scheme": get(b"GET ftp://localhost/ HTTP/1.1"),
 }
-"""What ours refuses and uvicorn takes, because others may read it in another way."""
+"""Requests that Parley rejects and uvicorn accepts: other servers may read them differently."""

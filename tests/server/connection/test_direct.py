@@ -1,4 +1,4 @@
-"""Requests that are answered without ASGI: alike, and only where nothing else has a say."""
+"""Requests handled without ASGI: the same responses, and only where nothing else must run."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def saying(text: str, *, id: Any = 1, **more: Any) -> bytes:
 
 @pytest.fixture
 def begun(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """The bodies of the requests that are answered without ASGI."""
+    """The bodies of the requests handled without ASGI."""
     bodies: list[bytes] = []
     begin = DirectExchange.begin
 
@@ -115,7 +115,7 @@ _IDS = re.compile(
 
 
 def alike(response: Any) -> tuple[Any, ...]:
-    """A response without what differs each time."""
+    """A response without the parts that differ each time."""
     left = ("date", "content-length")
     headers = {name: value for name, value in response.headers.items() if name not in left}
     return response.status, headers, _IDS.sub("ID", response.body.decode())
@@ -123,7 +123,7 @@ def alike(response: Any) -> tuple[Any, ...]:
 
 @pytest.fixture(scope="module")
 async def urls():
-    """One app, with nothing around it and behind another ASGI app."""
+    """One app, alone and behind another ASGI app."""
     app = parley.asgi(agent_of())
 
     async def around(scope: Any, receive: Any, send: Any) -> None:
@@ -144,7 +144,7 @@ async def test_an_answer_is_the_same_with_and_without_asgi(urls, begun, name: st
 
 @pytest.fixture
 def in_tasks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The methods of the requests that are answered in a task of their own."""
+    """The methods of the requests handled in a task of their own."""
     methods: list[str] = []
     run = AsgiExchange.run
 
@@ -185,7 +185,7 @@ KEYS = {hashlib.sha256(b"good").hexdigest(): ADA}
 
 
 class Doors:
-    """Ways to find out who calls; ``asked`` counts how often the author's code was."""
+    """Ways to identify callers; ``asked`` counts the calls of the author's code."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -220,7 +220,7 @@ class Doors:
 
 
 class Torn(Bearer):
-    """A scheme whose challenge no header can have."""
+    """A scheme with a challenge that is invalid in a header."""
 
     def challenge(self, *args: Any, **options: Any) -> str:
         return "Bearer\r\nx: y"
@@ -302,7 +302,7 @@ async def test_who_calls_is_asked_once_and_answered_the_same(begun, name: str) -
 
     async with inner.lifespan(), serving(app) as url, serving(around) as behind:
         direct, through = await answers(url), await answers(behind)
-    if name == "a limit":  # it says how many seconds are left
+    if name == "a limit":  # it contains the seconds left
         assert [each[0] for each in direct] == [each[0] for each in through]
         direct, through = (
             [re.sub(r"\d\d", "", repr(each)) for each in own] for own in (direct, through)

@@ -1,4 +1,4 @@
-"""Where a request ends: what could be read in two ways is refused, and nothing behind it."""
+"""The end of a request: ambiguous requests are rejected, and nothing after them is read."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def test_in_whatever_pieces_a_request_comes_it_is_the_same(name: str) -> N
 
 @pytest.mark.parametrize("name", SMUGGLED | STRICTER)
 async def test_what_could_be_read_in_two_ways_ends_the_connection(name: str) -> None:
-    """The app may have begun with a body whose chunks are wrong, but never sees all of it."""
+    """The app may have started with a body whose chunks are wrong, but never sees all of it."""
     answered, has_ended = await said([(SMUGGLED | STRICTER)[name] + BEHIND])
     (only,) = answers(answered)
     assert only[0] in (400, 501, 505)
@@ -82,7 +82,7 @@ async def test_a_body_that_is_not_read_is_not_the_next_request() -> None:
 
 
 async def test_who_expects_to_be_told_and_is_refused_is_not_read_on() -> None:
-    """Its body may come all the same, or the next request."""
+    """After the rejection, the body or the next request may follow; neither may be read."""
 
     async def app(scope, receive, send):
         headers = [(b"content-length", b"0")]
@@ -124,7 +124,7 @@ async def test_what_is_beside_a_body_is_bounded(name: str) -> None:
 
 
 def connected(wire: Wire, **more: Any) -> HttpConnection:
-    """A connection of an app that answers with what it was asked."""
+    """A connection of an app that echoes its requests."""
     connection = HttpConnection(serving_of(echo, **more), asyncio.get_running_loop())
     connection.connection_made(wire)
     return connection
@@ -149,26 +149,26 @@ async def test_who_reads_slowly_is_not_blamed_for_the_request_behind_the_answer(
     wire.unsent = 0
     connection.resume_writing()
     await until(lambda: len(wire.written) == 2)
-    wire.unsent = 9  # more than was left of the answer before
+    wire.unsent = 9  # more than the remainder of the previous response
     connection._expire()
     assert not wire.has_ended
     assert [status for status, _ in answers(b"".join(wire.written))] == [200, 200]
     connection.connection_lost(None)
 
 
-# -- beside uvicorn ----------------------------------------------------------------------------
+# -- compared with uvicorn -----------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 async def both() -> AsyncIterator[tuple[str, str]]:
-    """The same app on our connections, and on those of uvicorn."""
+    """The same app on our connections and on uvicorn's."""
     theirs = under_uvicorn(echo, http="httptools", ws="none", lifespan="off", server_header=False)
     async with serving(echo) as url, theirs as other:
         yield url, other
 
 
 async def told(url: str, data: bytes) -> bytes:
-    """All that a server answers to data, until it ends or falls silent."""
+    """Return all of a server's response to data, until it ends or falls silent."""
     address = urlsplit(url)
     reader, writer = await asyncio.open_connection(address.hostname, address.port)
     received = b""

@@ -1,4 +1,4 @@
-"""A connection reads a head that its client repeats once: with the same answers as without."""
+"""A connection caches a head that its client repeats: responses are the same as without."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ PATHS = st.sampled_from(
 
 
 def requests_of(app: Any, data: bytes) -> Any:
-    """The requests that have a head, as a connection that knows nothing finds them."""
+    """The requests with a head, as parsed by a connection without a cache."""
     try:
         head = read_head(data)
     except RequestRefused:
@@ -54,7 +54,7 @@ def requests_of(app: Any, data: bytes) -> Any:
 
 
 def kept_of(requests: Any) -> dict[str, Any]:
-    """All that is kept of a head, but for the length of the body."""
+    """All cached data of a head, except the length of the body."""
     fields = requests._fields
     kept = {name: getattr(fields, name) for name in HeadFields.__slots__ if name != "scope"}
     kept["headers"] = {k: v for k, v in fields.headers.items() if k != b"content-length"}
@@ -76,7 +76,7 @@ def test_what_is_kept_of_a_head_is_what_would_be_read(
     methods: list[str],
     other: int,
 ) -> None:
-    """After any requests with that head, whatever became of them: nothing of it has changed."""
+    """Requests with that head, whatever their outcome, change nothing in the cache."""
     lines = [b"%b %b HTTP/1.1" % path, b"Host: 127.0.0.1", *lines]
     if length is not None:
         lines.insert(2, b"Content-Length: %d" % length)
@@ -150,7 +150,7 @@ APP = parley.asgi(asked())
 
 
 async def answered(names: list[str], *, forgets: bool) -> list[Any]:
-    """What an agent answers on one connection, which may forget each head."""
+    """Return an agent's responses on one connection, which may forget each head."""
     app = parley.asgi(asked())
     async with app.lifespan():
         serving, wire = serving_of(app, agents=app), Wire()

@@ -1,4 +1,4 @@
-"""A connection of the server without a network: what it reads is given, what it writes is kept."""
+"""A server connection without a network: a test supplies its input and collects its output."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WAIT = 20.0
 
 
 async def echo(scope: Any, receive: Any, send: Any) -> None:
-    """Answer with what arrived, as JSON."""
+    """Echo the body, as JSON."""
     if scope["type"] != "http":
         return
     body, has_more = b"", True
@@ -34,7 +34,7 @@ async def echo(scope: Any, receive: Any, send: Any) -> None:
 
 
 class Wire(asyncio.Transport):
-    """A transport to nobody."""
+    """A transport without a peer."""
 
     def __init__(self) -> None:
         super().__init__({"peername": ("127.0.0.1", 4000), "sockname": ("127.0.0.1", 80)})
@@ -76,7 +76,7 @@ class Wire(asyncio.Transport):
 
 
 def serving_of(app: Any, **more: Any) -> HttpServing:
-    """What connections share, with an app."""
+    """The shared state of connections, with an app."""
     settings = Settings()
     given: dict[str, Any] = {"max_connections": 10, "head_timeout": 60, "body_timeout": 60}
     return HttpServing(
@@ -88,7 +88,7 @@ def serving_of(app: Any, **more: Any) -> HttpServing:
 
 
 async def said(pieces: Iterable[bytes], app: Any = echo) -> tuple[bytes, bool]:
-    """What is answered to pieces of data, without dates, and whether the connection ended."""
+    """Return the responses to pieces of data, without dates, and whether the connection ended."""
     serving, wire = serving_of(app), Wire()
     connection = HttpConnection(serving, asyncio.get_running_loop())
     connection.connection_made(wire)
@@ -103,7 +103,7 @@ async def said(pieces: Iterable[bytes], app: Any = echo) -> tuple[bytes, bool]:
             for _ in range(4):
                 await asyncio.sleep(0)
             if connection._exchange is not None and (connection._rest or connection._body):
-                break  # it waits for a body that does not come
+                break  # the body never arrives
         answered = b"".join(wire.written)
         has_ended = wire.has_ended
     finally:
@@ -116,13 +116,13 @@ async def said(pieces: Iterable[bytes], app: Any = echo) -> tuple[bytes, bool]:
 
 
 def undated(answered: bytes) -> bytes:
-    """Answers without their dates."""
+    """Return responses without their dates."""
     lines = answered.split(b"\r\n")
     return b"\r\n".join(line for line in lines if not line.startswith(b"date: "))
 
 
 def answers(answered: bytes) -> list[tuple[int, Any]]:
-    """The statuses and bodies of answers, which have their length."""
+    """Return the statuses and bodies of responses, which have a length."""
     found = []
     while answered:
         head, _, answered = answered.partition(b"\r\n\r\n")

@@ -1,4 +1,4 @@
-"""The agent that the tests of this room speak to."""
+"""The agent of the envelope tests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from parley import Agent, Execution, Turn
 
 
 class Gates:
-    """What tests open and count: nothing here depends on time."""
+    """Gates and counters of tests: nothing here depends on time."""
 
     def __init__(self) -> None:
         self.open: dict[str, asyncio.Event] = {}
@@ -19,7 +19,7 @@ class Gates:
         self.calls: Counter[str] = Counter()
 
     def of(self, name: str) -> asyncio.Event:
-        """The gate of this name."""
+        """The gate with this name."""
         return self.open.setdefault(name, asyncio.Event())
 
 

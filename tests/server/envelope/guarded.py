@@ -33,7 +33,7 @@ KEYS = (SHARED, OTHERS, PRIVATE)
 
 
 class Clock:
-    """The clock of a store, in ms."""
+    """A store's clock, in ms."""
 
     def __init__(self) -> None:
         self.ms = 1_800_000_000_000
@@ -51,7 +51,7 @@ def guard_of(
     known: KnownCallers | None = None,
     **options: Any,
 ) -> EnvelopeGuard:
-    """Return the guard of an agent ``clock``, on one replica."""
+    """Return the guard of the agent ``clock``, on one replica."""
     settings = settings or EnvelopeSettings()
     signed = SignedMessages(
         None if keys is None else EnvelopeKeys(keys),
@@ -83,14 +83,14 @@ def message(source: str, *, target: str = "clock", **changes: Any) -> Envelope:
 def signed(
     store: Any, key: EnvelopeKey, sent: Envelope | None = None, *, late: float = 0
 ) -> Envelope:
-    """Return a message as a server reads it, which was signed ``late`` seconds ago."""
+    """Return a signed message as a server reads it, signed ``late`` seconds ago."""
     at = Timestamp.from_milliseconds(store.now() - round(late * 1000))
     made = sign_message(sent or message(key.owner), key, now=at, nonce=os.urandom(12).hex())
     return received(made)
 
 
 def received(sent: Envelope, **changes: Any) -> Envelope:
-    """Return a message as a server reads it, with changed members of its JSON."""
+    """Return a message as a server reads it, with changed JSON members."""
     import json
 
     members = json.loads(write_message(sent))

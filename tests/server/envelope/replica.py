@@ -1,4 +1,4 @@
-"""An agent in a process of its own: ``replica.py PORT STORE ACTS``."""
+"""An agent in its own process: ``replica.py PORT STORE ACTS``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ agent = Agent("Replica", execution=Execution(cancel_grace=0.2, direct_reply_time
 
 
 def act(what: str) -> str:
-    """Leave a trace outside the log, as a payment would."""
+    """Leave a side effect outside the log, as a payment would."""
     with open(sys.argv[3], "a") as acts:
         acts.write(f"{what}\n")
     return what

@@ -1,4 +1,4 @@
-"""Messages of the envelope protocol as its clients send them, with other people's libraries."""
+"""Messages of the envelope protocol, sent with third-party libraries."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Speaker(Protocol):
 
 
 class PostSpeaker:
-    """Sends each message by a POST of its own."""
+    """Sends each message in its own POST."""
 
     def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
         self._session = session
@@ -85,7 +85,7 @@ class PostSpeaker:
 
 
 class SocketSpeaker:
-    """Sends messages over one WebSocket, and sorts the answers by what they answer."""
+    """Sends messages over one WebSocket, and assigns the answers to them."""
 
     def __init__(self, socket: ClientConnection) -> None:
         self.socket = socket

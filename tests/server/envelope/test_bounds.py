@@ -1,4 +1,4 @@
-"""What a socket holds and counts: the order of what waits, heartbeats, answers, metrics."""
+"""Bounds and counts of a socket: queue order, heartbeats, answers, metrics."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Line:
-    """Requests of one connection: which run, in the order in which they began."""
+    """Requests of one connection: records the running ones, in starting order."""
 
     def __init__(self, queue: RequestQueue, caller: Any, began: list[str]) -> None:
         self.queue = queue
@@ -78,7 +78,7 @@ async def test_one_caller_has_its_share_of_all() -> None:
 ME, YOU = Source(agent_id="shop"), Source(agent_id="tester")
 
 
-# -- agents at the other end of a socket: what of their answers waits is bounded -------------------
+# -- agents at the other end of a socket: unread answers are bounded -------------------------------
 
 
 def event(asked: Envelope) -> Envelope:
@@ -98,12 +98,12 @@ async def test_answers_that_are_not_read_hold_so_many_bytes_and_no_more() -> Non
 
     peer, third = SocketPeer(send), directory.MAX_WAITING_BYTES // 3
     request = message(MessageType.REQUEST, RequestPayload(action="search"), source=ME)
-    for _ in range(2):  # what a call left unread is free for the next
+    for _ in range(2):  # the room of a call's unread answers is free for the next call
         async with aclosing(peer.ask(request)) as answers:
             first = asyncio.create_task(anext(answers))
             await until(lambda: asked)
             asked.clear()
-            for _ in range(4):  # one too many: the call fails once the others are read
+            for _ in range(4):  # one too many: the call fails after the other answers are read
                 assert peer.answered(event(request), third)
             assert (await first).message.correlation_id == request.message_id
             await anext(answers)
@@ -112,7 +112,7 @@ async def test_answers_that_are_not_read_hold_so_many_bytes_and_no_more() -> Non
                 await anext(answers)
 
 
-# -- what is counted of messages, kept within bounds, and logged without their contents ------------
+# -- message metrics, with bounded labels, and logs without contents -------------------------------
 
 
 def asked(action: str = "search", type: str = MessageType.REQUEST, **metadata: int) -> Envelope:
@@ -150,7 +150,7 @@ def test_a_message_is_one_line_of_the_log_and_no_more(caplog: pytest.LogCaptureF
     assert levels == ["DEBUG", "DEBUG", "INFO"]  # the last is the server's fault
     assert first.isascii()
     assert first.isprintable()
-    assert first.count("action=") == 1  # no space in a value, no "=" either
+    assert first.count("action=") == 1  # no space and no "=" in a value
     assert "retry=2" in first
     assert "bytes=99" in first
     assert "type=REQUEST action=search agent=shop status=success error=- ms=0" in second

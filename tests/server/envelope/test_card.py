@@ -1,4 +1,4 @@
-"""Envelope cards: what they say, who may see them, and that it is enforced."""
+"""Envelope cards: contents, visibility, and enforcement."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CARD, SCHEMA = "/envelope/card", "/envelope/schema.json"
 
 
 def keys(**callers: tuple[str, ...]) -> ApiKey:
-    """Keys that are the name of their caller, with scopes."""
+    """Keys equal to their caller's name, with scopes."""
     return ApiKey(
         keys={
             hashlib.sha256(name.encode()).hexdigest(): Caller(id=name, scopes=frozenset(scopes))
@@ -35,7 +35,7 @@ def keys(**callers: tuple[str, ...]) -> ApiKey:
 
 
 def clock(envelope=True, listed_interfaces=None, **options) -> Agent:
-    """An agent with a typed skill, and one that only ada sees."""
+    """An agent with a typed skill, and one skill for ada only."""
     agent = Agent(
         "Clock",
         description="Tells the time.",
@@ -51,7 +51,7 @@ def clock(envelope=True, listed_interfaces=None, **options) -> Agent:
     return agent
 
 
-# -- who may see it ----------------------------------------------------------------------------
+# -- visibility ----------------------------------------------------------------------------------
 
 
 async def test_what_one_caller_sees_is_shown_to_no_other():
@@ -70,7 +70,7 @@ async def test_what_one_caller_sees_is_shown_to_no_other():
             assert await skills("eve") == {"now"}
 
 
-# -- what a card declares is enforced: over POST, over sockets, and over A2A's own bindings --------
+# -- a card's declarations are enforced: over POST, over sockets, and over A2A's bindings ----------
 
 
 PROTOCOL = "parley.envelope.v1"
@@ -111,7 +111,7 @@ def echo(settings: EnvelopeSettings | None = None, **options) -> Agent:
 # -- maintenance windows -----------------------------------------------------------------------
 
 
-# -- requests at once, and per minute ----------------------------------------------------------
+# -- concurrent requests, and requests per minute ------------------------------------------------
 
 
 async def test_a_skill_serves_as_many_requests_at_once_as_it_declares():
@@ -176,4 +176,4 @@ async def test_permissions_and_numbers_of_sockets_hold_before_a_socket_opens():
             pass
 
 
-# -- maintenance windows: their edges, midnight, daylight saving time, and what they refuse --------
+# -- maintenance windows: edges, midnight, daylight saving time, and rejected requests -------------

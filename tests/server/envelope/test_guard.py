@@ -1,4 +1,4 @@
-"""Who may say what: sources, signatures, targets and permissions, nonces, and attacks on them."""
+"""Authorization: sources, signatures, targets and permissions, nonces, and attacks on them."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ async def test_no_member_can_be_altered(store, member):
 
 
 async def test_a_public_key_is_no_shared_secret(store):
-    """The message names HMAC-SHA256, and is "signed" with what everybody knows of the key."""
+    """The message names HMAC-SHA256, and is "signed" with the public key."""
     guard = guard_of(store)
     confused = EnvelopeKey(
         id="k2", owner="press", algorithm="HMAC-SHA256", material=PRIVATE.public.material
@@ -153,7 +153,7 @@ async def test_a_message_is_admitted_once_however_it_comes_again(store, clock):
     clock.ms += 2_000
     with pytest.raises(MessageOutdated):
         await second.admit(sent, second.sender(ANONYMOUS, ""))
-    # Nonces are pruned, but no earlier than the messages are out of time.
+    # Nonces are pruned, but not before their messages expire.
     clock.ms += 700_000
     await second.admit(signed(store, SHARED), second.sender(ANONYMOUS, ""))
     assert len(store._shared.rows.scan(QUOTAS)) == 1
@@ -228,7 +228,7 @@ async def test_a_signature_proves_who_but_grants_no_permission(store):
 # -- answers -----------------------------------------------------------------------------------
 
 
-# -- attempts to be somebody else with what was seen on the wire -----------------------------------
+# -- impersonation with data seen on the wire ------------------------------------------------------
 
 
 @pytest.fixture
@@ -274,7 +274,7 @@ async def test_a_stranger_loses_an_id_once_its_owner_has_a_key(nonces, monkeypat
             await guard.admit(message("shop"), stranger)
 
 
-# -- nonces in real stores: one message, once, on every replica and after every restart ------------
+# -- nonces in real stores: each message once, on every replica and after every restart ------------
 
 
 async def test_a_restart_forgets_no_nonce(tmp_path):

@@ -1,4 +1,4 @@
-"""A REQUEST is answered in the same way over both transports, and by another replica."""
+"""Both transports, and another replica, answer a REQUEST in the same way."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def state_of(message: dict[str, Any]) -> str:
     return str(message["payload"]["metadata"]["state"])
 
 
-# -- the same message to another replica, after the first one was killed ---------------------------
+# -- the same message to another replica, after the first replica was killed ---------------------
 
 
 SCRIPT = Path(__file__).with_name("replica.py")

@@ -1,4 +1,4 @@
-"""Handlers that an operator adds, and what agents declare, however an agent is named."""
+"""Handlers from operators, and agents' declarations, with every way to name an agent."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def code(found: dict[str, Any]) -> str:
 
 
 async def test_a_handler_needs_the_credentials_that_its_agent_needs() -> None:
-    """An operation that is open to all lets everybody connect, and no more."""
+    """A public operation lets everyone connect, and no more."""
     scheme = ApiKey(keys={digest_of(KEY): Caller(id="ada", authenticated=True)})
     shop = searching("shop", security=scheme, rights=Rights(operations={"GetTask": anonymous}))
     app = parley.asgi(shop, bindings=[EnvelopeBinding(handler=count)])
@@ -62,4 +62,4 @@ async def test_a_handler_needs_the_credentials_that_its_agent_needs() -> None:
         assert found["payload"]["results"] == [{"item": "bolt", "count": 7}]
 
 
-# -- tenants: what one agent declares holds, however the agent is named ----------------------------
+# -- tenants: an agent's declarations apply, with every way to name the agent ----------------------

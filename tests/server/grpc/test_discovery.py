@@ -1,4 +1,4 @@
-"""Where cards say that gRPC is, and gRPC's own services: health, and reflection."""
+"""The gRPC address on cards, and gRPC's own services: health and reflection."""
 
 from __future__ import annotations
 

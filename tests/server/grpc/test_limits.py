@@ -1,4 +1,4 @@
-"""What clients of gRPC can make a server hold, and how many there may be."""
+"""Limits on the memory and the number of gRPC clients."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def written(rpc: Rpc, request: Any) -> bytes:
 
 
 async def half(http: Http2, path: str, size: int = 100_000) -> int:
-    """Begin a call whose message stops before its end."""
+    """Start a call whose message stops before its end."""
     stream = await http.call(path, VERSION)
     await http.data(stream, b"\0" + size.to_bytes(4, "big") + b"\0" * (size - 1))
     return stream
 
 
 async def ended(call: Any) -> grpc.aio.AioRpcError:
-    """How a call ends that sends nothing."""
+    """Return the error of a call that sends nothing."""
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await asyncio.wait_for(call, LONG)
     return caught.value
@@ -94,7 +94,7 @@ async def test_one_address_has_only_its_share_of_messages_that_do_not_come() -> 
         assert isinstance(error, OverloadedError)
         assert error.retry_after == 1
         assert "for your address" in error.message
-        assert await rpc.ask("SendMessage")  # which comes at once
+        assert await rpc.ask("SendMessage")  # which fails immediately
         assert sum(map(http.gone, streams)) == 8
         assert app.request_bytes.total == 2 * MIB
     await until(lambda: is_back_to_nothing(app))
@@ -126,7 +126,7 @@ async def test_answers_that_nobody_reads_are_refused_beyond_a_share() -> None:
                 await deaf.data(streams[-1], data, ends=True)
             await until(lambda: sum(map(deaf.gone, streams)) == 7)
             assert 3 * MIB < app.unsent_bytes.total < 4 * MIB
-            # Small answers have room, large ones none for this address, and then nothing has.
+            # Small responses fit, large ones exceed this address's share, and then nothing fits.
             assert await rpc.ask("SendMessage", asking("2"))
             refused = await rpc.refused("SendMessage", asking(f"3 {MIB}"))
             assert isinstance(refused.error, InternalError)

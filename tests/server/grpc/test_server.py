@@ -1,4 +1,4 @@
-"""gRPC, listening: both versions, what a call carries, and what it is refused with."""
+"""A gRPC server: both versions, metadata of calls, and errors."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def rpc(open_server, service):
 
 @pytest.fixture(params=versions.SUPPORTED_VERSIONS)
 def either(request, rpc):
-    """A channel on which either version is spoken."""
+    """A channel that supports both versions."""
     return Rpc(rpc.channel, request.param)
 
 
@@ -77,10 +77,10 @@ async def test_extensions_are_echoed_under_the_versions_own_name(rpc, service):
     assert ("x-a2a-extensions", EXTENSION) in tuple(await call.initial_metadata())
 
 
-# -- who calls ---------------------------------------------------------------------------------
+# -- caller identity -----------------------------------------------------------------------------
 
 
-# -- where agents are --------------------------------------------------------------------------
+# -- addresses of agents -------------------------------------------------------------------------
 
 
 def _named(name: str) -> Scripted:

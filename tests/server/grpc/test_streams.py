@@ -1,4 +1,4 @@
-"""Streams over gRPC: their events, their end, and readers that go away or are slow."""
+"""Streams over gRPC: events, end, and readers that disconnect or are slow."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def rpc(open_server, service):
 
 @pytest.fixture(params=versions.SUPPORTED_VERSIONS)
 def either(request, rpc):
-    """A channel on which either version is spoken."""
+    """A channel that supports both versions."""
     return Rpc(rpc.channel, request.param)
 
 
@@ -116,7 +116,7 @@ async def test_a_reader_that_does_not_read_holds_its_writer_up():
             standing.set()
 
     app = app_of(Scripted(subscribe_to_task=pour))
-    # A client that does not take ever more ahead of its reader.
+    # A client with a bounded read-ahead.
     options = [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 65536)]
     async with serving(app, grpc=GrpcOptions(port=0)) as url:
         target = app.grpc.beside(url)

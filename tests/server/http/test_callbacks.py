@@ -26,7 +26,7 @@ FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 
 
 class Receiver:
-    """Takes the token "good", and completes what it is told to."""
+    """Accepts the token "good", and completes the given events."""
 
     def __init__(self) -> None:
         self.completed: list[tuple[str, bytes]] = []

@@ -1,4 +1,4 @@
-"""Clients that take forever, how many there may be, and that nothing is left of a request."""
+"""Slow clients, connection limits, and no leftovers of a request."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ HEADERS = {"Content-Type": "application/json", "A2A-Version": "1.0"}
 
 @pytest.fixture
 def collected(caplog: pytest.LogCaptureFixture) -> Iterator[Any]:
-    """Says which objects of ours only the collector finds, since it was last asked."""
+    """Reports the objects of Parley that only the garbage collector found since the last call."""
     gc.collect()
-    gc.freeze()  # what earlier tests left need not be looked through each time
+    gc.freeze()  # earlier leftovers need not be scanned each time
     gc.disable()
 
     def found() -> list[str]:
-        caplog.clear()  # it keeps what was raised
+        caplog.clear()  # it keeps the raised exception
         gc.set_debug(gc.DEBUG_SAVEALL)
         gc.collect()
         gc.set_debug(0)
@@ -68,7 +68,7 @@ LONG = 60.0
 
 
 async def refusal(http: Connection) -> tuple[int, dict[str, str]]:
-    """What a connection is told before it is closed, and nothing after it."""
+    """Return the only response on a connection before it is closed."""
     async with asyncio.timeout(LONG):
         told = await http.head()
         await ended(http)
@@ -76,7 +76,7 @@ async def refusal(http: Connection) -> tuple[int, dict[str, str]]:
 
 
 async def ended(http: Connection) -> None:
-    """Wait until a connection was closed, without a further word."""
+    """Wait until a connection is closed without further data."""
     with contextlib.suppress(ConnectionError):  # by a server that had not read everything
         assert await asyncio.wait_for(http.reader.read(), LONG) == b""
 
@@ -140,10 +140,10 @@ async def test_streams_and_idle_connections_are_left_alone() -> None:
         await idle.ask("POST", "/", call(), JSON)
         await stream.subscribe()
         frames = stream.frames()
-        for n in range(12):  # four times as long as a request may take
+        for n in range(12):  # four times the limit of a request
             assert await anext(frames)
             if n == 2:
-                await stream.write(HEAD)  # the beginning of another request, too early
+                await stream.write(HEAD)  # the start of another request, too early
         assert "result" in (await idle.ask("POST", "/", call(), JSON)).json
         app.lifecycle.drain()
         assert [frame async for frame in frames if frame.startswith("id")] == []
@@ -152,7 +152,7 @@ async def test_streams_and_idle_connections_are_left_alone() -> None:
 
 @pytest.mark.slow
 async def test_an_app_that_takes_its_time_to_look_at_a_body_loses_nothing() -> None:
-    """It is not the client's fault, who cannot send on."""
+    """The client, who cannot send on, is not at fault."""
     begun = asyncio.Event()
 
     async def who(scope: object) -> object:
@@ -186,7 +186,7 @@ async def test_an_answer_that_nobody_reads_is_not_kept_for_ever(more: bytes) -> 
             await loop.sock_sendall(deaf, head + body)
             async with asyncio.timeout(LONG):
                 with contextlib.suppress(OSError):
-                    while True:  # until the server has given it up
+                    while True:  # until the server has closed it
                         await loop.sock_sendall(deaf, b"\r\n")
                         await let_time_pass(0.05)
 
@@ -219,8 +219,7 @@ async def test_one_address_does_not_take_the_connections_of_others() -> None:
                 each.close()
 
 
-# -- nothing that a request held waits for the garbage collector, which a server lets come
-# -- seldom ----------------------------------------------------------------------------------------
+# -- requests leave nothing for the garbage collector, which a server runs rarely ------------------
 
 agent = Agent("Tidy", execution=Execution(cancel_grace=0.1))
 
@@ -290,14 +289,14 @@ async def test_a_request_leaves_no_cycles(
         async def left() -> list[str]:
             for _ in range(3):
                 await do()
-            for _ in range(10):  # the ends of tasks that have answered
+            for _ in range(10):  # the ends of finished tasks
                 await let_time_pass(0.01)
             return collected()
 
-        await do()  # what is made once
+        await do()  # objects that are created once
         await asyncio.sleep(0)
         collected()
-        # An earlier test's generator may be let go of here, and end as this loop runs, once.
-        # What a request leaves, it leaves each time.
+        # This loop may free an earlier test's generator once. Leftovers of a request would recur
+        # each time.
         first = await left()
         assert not first or await left() == [], first

@@ -1,4 +1,4 @@
-"""Files over HTTP: uploads that resume, downloads with ranges, and who gets what."""
+"""Files over HTTP: resumable uploads, downloads with ranges, and access."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def http() -> AsyncIterator[aiohttp.ClientSession]:
 
 @pytest.fixture(params=["parley", "h11", "httptools"])
 async def url(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[str]:
-    """A server with files, whoever asks, over each parser of HTTP."""
+    """A server with files, without authentication, over each HTTP parser."""
     app = parley.asgi(agent_of(), files=tmp_path / "files", drain=0.5)
     serve = (
         serving(app)
@@ -80,7 +80,7 @@ async def url(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[s
 
 @pytest.fixture
 async def private(tmp_path: Path) -> AsyncIterator[str]:
-    """A server that identifies its callers."""
+    """A server with authentication."""
     app = parley.asgi(agent_of(), files=tmp_path / "files", caller=caller, drain=0.5)
     async with serving(app) as url:
         yield url
@@ -118,7 +118,7 @@ def path_of(url: str) -> str:
     return f"{parts.path}?{parts.query}"
 
 
-# -- up and down -----------------------------------------------------------------------------------
+# -- upload and download ---------------------------------------------------------------------------
 
 
 async def test_a_file_of_unknown_size_ends_when_its_sender_says_so(
@@ -147,7 +147,7 @@ async def test_a_broken_upload_goes_on_after_what_is_durable(
             "PATCH", path_of(begun["uploadUrl"]), data[: 5 * MIB], headers, length=len(data)
         )
         await until(lambda: _offset(http, begun))
-    # The connection is gone, and the server keeps what it got of the chunk that it was at.
+    # The connection is lost; the server keeps the received part of the current chunk.
     await until(lambda: _is_at_least(http, begun, 4 * MIB + 64 * 1024))
     at = await _offset(http, begun)
     headers = {"Upload-Offset": str(at)}
@@ -275,7 +275,7 @@ async def test_conditions_of_http_hold(http: aiohttp.ClientSession, private: str
                 assert len(await answer.read()) == size
 
 
-# -- who gets what ---------------------------------------------------------------------------------
+# -- access ----------------------------------------------------------------------------------------
 
 
 async def test_a_signature_is_for_its_own_file_and_purpose(
@@ -304,7 +304,7 @@ async def test_an_upload_is_announced_by_who_may(http: aiohttp.ClientSession, pr
         assert (await answer.json())["error"] == "who are you?"
 
 
-# -- what browsers are told ------------------------------------------------------------------------
+# -- headers for browsers --------------------------------------------------------------------------
 
 
 async def test_pages_of_other_origins_may_transfer_files(

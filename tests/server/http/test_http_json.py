@@ -1,4 +1,4 @@
-"""HTTP+JSON requests of version 1.0: paths, query parameters, bodies, answers (§11)."""
+"""HTTP+JSON requests of version 1.0: paths, query parameters, bodies, responses (§11)."""
 
 import json
 
@@ -44,7 +44,7 @@ EVERYTHING = card_of(push_notifications=True, extended_agent_card=True, extensio
 
 @pytest.fixture(scope="module")
 async def whole():
-    """A server whose card declares everything, and the service behind it."""
+    """A server with a complete card, and its service."""
     service = Scripted(**PUSH)
     async with serving(app_of(service, card=EVERYTHING)) as address:
         yield service, address
@@ -63,7 +63,7 @@ def url(whole, service):
 
 
 def violations(response):
-    """The fields that a refusal names, with what would be right."""
+    """Return the fields named in an error, with the descriptions of valid values."""
     bad = [d for d in response.error["details"] if d["@type"].endswith("BadRequest")]
     return {v["field"]: v["description"] for each in bad for v in each["fieldViolations"]}
 

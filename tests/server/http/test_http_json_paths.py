@@ -1,4 +1,4 @@
-"""HTTP+JSON: which version and which agent a path is of, and paths that look like others."""
+"""HTTP+JSON: the version and agent of a path, and misleading paths."""
 
 import pytest
 
@@ -28,10 +28,10 @@ async def test_a_task_of_0_3_is_read_by_its_path(url, service):
     assert (request.id, request.history_length) == ("a/b", 2)
 
 
-# Where agents and tenants are
+# Agents and tenants
 
 
-# Methods that extensions add
+# Methods of extensions
 
 
 async def _state(service, request, context):
@@ -62,4 +62,4 @@ async def test_a_method_of_an_extension_is_served_at_its_path(tenant, verb, path
         assert (await ask(url, verb, tenant + path, b"", headers)).status == 400
 
 
-# -- paths of HTTP+JSON that look like others: empty segments, dots, quoted slashes (§11.3) --------
+# -- misleading HTTP+JSON paths: empty segments, dots, quoted slashes (§11.3) ----------------------

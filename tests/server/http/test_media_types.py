@@ -1,4 +1,4 @@
-"""Media types of requests, answers and errors, and byte order marks before JSON."""
+"""Media types of requests, responses and errors, and byte order marks before JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.anyio
 A2A, JSON, SSE = "application/a2a+json", "application/json", "text/event-stream"
 LARGE = 2048
 
-# What a caller accepts, and what it is answered with when it sent nothing, a2a+json, or json.
+# The caller's Accept header, and the responses to no media type, a2a+json, and json.
 CALLERS = [
     (None, A2A, A2A, JSON),
     ("", A2A, A2A, JSON),
@@ -27,7 +27,7 @@ CALLERS = [
     ("application/*", A2A, A2A, JSON),
     ("text/html, */*;q=0.8", A2A, A2A, JSON),
     ("*/*, text/event-stream", A2A, A2A, JSON),
-    # The official Go client: a stream alone, or JSON alone.
+    # The official Go client: only a stream, or only JSON.
     (SSE, JSON, JSON, JSON),
     (JSON, JSON, JSON, JSON),
     ("Application/JSON;charset=utf-8", JSON, JSON, JSON),
@@ -59,11 +59,11 @@ def test_the_caller_prefers_then_names_then_sent_it(accept, unsaid, own, plain):
         given = [("content-type", sent), ("accept", accept)]
         headers = [(name.encode(), value.encode()) for name, value in given if value is not None]
         assert answered_with(A2A.encode(), headers) == expected.encode()
-        assert answered_with(JSON.encode(), headers) == JSON.encode()  # as 0.3 has it
+        assert answered_with(JSON.encode(), headers) == JSON.encode()  # as in 0.3
 
 
 def agent() -> Agent:
-    """One that has the plainest card."""
+    """An agent with a minimal card."""
     made = Agent("Plain")
 
     @made.skill
@@ -75,13 +75,13 @@ def agent() -> Agent:
 
 @pytest.fixture(scope="module")
 async def url() -> AsyncIterator[str]:
-    """A server that asks who calls and takes short bodies."""
+    """A server with authentication and a limit on bodies."""
     settings = Settings(max_body_bytes=LARGE)
     async with serving(parley.asgi(agent(), caller=who, drain=0.0, settings=settings)) as url:
         yield url
 
 
-# -- A byte order mark before JSON, as editors and other languages put it there, is passed over ----
+# -- a byte order mark before JSON, as editors and other languages add it, is ignored --------------
 
 
 OLD_MESSAGE = {**MESSAGE, "role": "user", "kind": "message"}

@@ -1,4 +1,4 @@
-"""Each kind of credentials is judged again on what it has opened."""
+"""Each kind of credentials is verified again on its open streams and sockets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JSON-RPC requests over HTTP: the good, the bad, and those after them."""
+"""JSON-RPC requests over HTTP: valid, invalid, and subsequent ones."""
 
 import pytest
 
@@ -61,7 +61,7 @@ async def test_refusals_that_http_knows_have_its_status_too(error, status, heade
         assert response.headers[header[0]] == header[1]
 
 
-# What is malformed
+# Malformed requests
 
 
 async def test_nothing_redirects(url):
@@ -97,7 +97,7 @@ async def test_a_body_in_chunks_is_limited_while_it_is_read():
     async with serving(app) as url, connection(url) as http:
         await http.request("POST", "/", headers=CHUNKED)
         await http.write(b"7d0\r\n" + b" " * 2000 + b"\r\n" + b"a\r\n" + b" " * 10 + b"\r\n")
-        # Answered although the body has no end yet.
+        # The server responds before the body ends.
         response = await http.response()
         assert (response.status, response.error["code"]) == (413, -32600)
         await http.write(b"0\r\n\r\n")

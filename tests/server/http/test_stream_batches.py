@@ -1,4 +1,4 @@
-"""Batches of a stream: framed and sent together, and the same bytes as one by one."""
+"""Batches of a stream: sent together, with the same bytes as single events."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def numbered(events: Sequence[object], known: Sequence[bool], numbers: bool) -> 
 
 
 class Reader:
-    """The end of a stream: what was sent, a piece at a time."""
+    """The reading end of a stream: records the pieces in order."""
 
     def __init__(self) -> None:
         self.pieces: list[bytes] = []
@@ -78,7 +78,7 @@ async def test_items_of_a_slow_reader_are_bounded_by_their_bytes(known) -> None:
     await until(lambda: reader.pieces)
     for _ in range(50):
         await asyncio.sleep(0)
-    # One is being sent with the next, or waits for it; two more have the bytes that are allowed.
+    # One event is being sent with the next, or waits for it; two more hold the allowed bytes.
     assert taken <= 4
     reader.go_on.set()
     assert await serving_it is None

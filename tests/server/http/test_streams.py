@@ -1,4 +1,4 @@
-"""Streams: server-sent events from the first to the last, and all that can come between."""
+"""Streams: server-sent events from first to last, and all interruptions."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.anyio
 # Errors
 
 
-# Silence, slowness, going away
+# Silence, slowness, disconnects
 
 
 @pytest.mark.slow
@@ -37,15 +37,15 @@ async def test_a_reader_that_stops_holds_up_the_service_at_a_bound_and_loses_not
     service.script["subscribe_to_task"] = flood
     async with serving(app_of(service)) as url, connection(url) as http:
         await http.subscribe()
-        # Wait until the service is held up: what is not read waits in the sockets (a few
-        # megabytes at most), in the connection's buffer and in ours.
+        # Wait until the service is blocked: unread data waits in the sockets (a few megabytes at
+        # most), in the connection's buffer and in ours.
         before = -1
         async with asyncio.timeout(WAIT):
             while made != before:
                 before = made
                 await let_time_pass(0.1)
         assert made < count
-        # Others are served meanwhile.
+        # Other clients are still served.
         assert "result" in (await post(url, call())).json
         numbers = [id_of(frame) async for frame in http.frames()]
     assert numbers == [str(number) for number in range(1, count + 1)]
@@ -88,7 +88,7 @@ async def test_streams_are_limited_in_number():
         assert response.headers["retry-after"] == "1"
         assert response.error["code"] == -32012
         assert still.open == 2
-        # Other requests are taken, and streams again when one has gone.
+        # Other requests are accepted, and new streams after one has ended.
         assert "result" in (await post(url, call())).json
         http.writer.close()
         await asyncio.wait_for(still.closed.wait(), WAIT)

@@ -1,4 +1,4 @@
-"""Requests that ask for another protocol are answered as any other (RFC 9110 §7.8)."""
+"""Requests for another protocol are handled as any other request (RFC 9110 §7.8)."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ async def test_what_is_no_http_behind_a_request_does_not_cost_its_answer(url, da
         await http.write(data + behind)
         answer = await http.response()
         assert (answer.status, "message" in answer.json["result"]) == (200, True)
-        await asyncio.wait_for(http.reader.read(), WAIT)  # and the connection ends
+        await asyncio.wait_for(http.reader.read(), WAIT)  # and the connection closes
 
 
 async def test_what_is_no_http_behind_an_answer_is_refused(url):
@@ -109,7 +109,7 @@ async def test_who_expects_to_be_told_to_go_on_is(url):
         assert (await http.response()).status == 200
 
 
-# Other servers make WebSockets of these themselves, also of a POST.
+# Other servers turn these into WebSockets themselves, even for a POST.
 UNDER_UVICORN = {ask: data for ask, data in ASKING.items() if "websocket" not in ask}
 WITH_H11 = UNDER_UVICORN | NOT_QUITE
 
@@ -125,13 +125,13 @@ async def test_nothing_is_lost_under_uvicorn_with_h11(h11, data):
 
 
 SENT_AT_ONCE = {ask: data for ask, data in UNDER_UVICORN.items() if ask != "large"}
-"""uvicorn closes the connection with its answer: who still sends then may not get to read it."""
+"""uvicorn closes the connection with its response: a client that still sends may miss it."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("data", SENT_AT_ONCE.values(), ids=SENT_AT_ONCE)
 async def test_who_loses_a_body_to_uvicorn_is_told_so(httptools, data):
-    """Its parser drops it, whatever the app does; the client is told why, and what helps."""
+    """Uvicorn's parser always drops the body; the error names the cause and a fix."""
     async with connection(httptools) as http:
         await http.write(data)
         answer = await http.response()
@@ -155,13 +155,13 @@ async def test_what_has_no_body_to_lose_is_answered_under_uvicorn(httptools, dat
 
 @pytest.fixture(scope="module")
 def h11(tmp_path_factory):
-    """The address of an app under uvicorn, with the parser that is written in Python."""
+    """The address of an app under uvicorn, with the pure-Python parser."""
     with uvicorn(tmp_path_factory.mktemp("h11"), "app", "--http", "h11") as url:
         yield url
 
 
 @pytest.fixture(scope="module")
 def httptools(tmp_path_factory):
-    """The address of an app under uvicorn, with the parser that it takes by itself."""
+    """The address of an app under uvicorn, with the default parser."""
     with uvicorn(tmp_path_factory.mktemp("httptools"), "app") as url:
         yield url

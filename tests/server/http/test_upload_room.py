@@ -1,4 +1,4 @@
-"""The room that uploads have, and what is kept of one that finds none."""
+"""The memory budget of uploads, and the saved part of an upload beyond it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.mark.slow
 async def test_uploads_share_the_room_that_a_server_has_for_requests(tmp_path: Path) -> None:
-    """Without room for whole chunks, what a server holds of an upload is written early."""
+    """Without room for whole chunks, a server writes the received part of an upload early."""
     settings = Settings(max_body_bytes=64 * 1024, max_body_bytes_held=2 * MIB, address_share=1.0)
     app = parley.asgi(agent_of(), files=tmp_path, settings=settings)
     peak = 0
@@ -50,7 +50,7 @@ async def test_uploads_share_the_room_that_a_server_has_for_requests(tmp_path: P
 
 
 async def _insist(http: aiohttp.ClientSession, url: str, data: bytes) -> str:
-    """Upload a file, and go on as long as the server has no room."""
+    """Upload a file; retry while the server has no room."""
     begun = await begin(http, url, size=len(data))
     while (at := await offset_of(http, begun)) < len(data):
         with contextlib.suppress(aiohttp.ClientError):
@@ -65,7 +65,7 @@ async def _insist(http: aiohttp.ClientSession, url: str, data: bytes) -> str:
 async def test_what_is_kept_of_an_upload_is_kept_before_it_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else its client could ask how far it is, and go on from there too early."""
+    """Otherwise its client could query the offset, and resume from there too early."""
     gate, is_refused = asyncio.Event(), asyncio.Event()
     flush, leave = UploadWriter.flush, AsgiExchange.leave
 

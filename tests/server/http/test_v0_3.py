@@ -1,4 +1,4 @@
-"""Version 0.3 over JSON-RPC, as its texts print it, against a whole agent."""
+"""Version 0.3 over JSON-RPC, with the messages of its specification, against a complete agent."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def message(skill: str = "tell", **members: Any) -> dict[str, Any]:
 
 
 async def rpc(url: str, method: str, params: Any) -> Any:
-    """Return the response to a call by somebody who knows nothing but the address."""
+    """Return the response to a call without any headers of the protocol."""
     body = {"jsonrpc": "2.0", "id": "req-1", "method": method, "params": params}
     response = await ask(url, "POST", "/", json.dumps(body).encode(), PLAIN)
     assert response.status == 200

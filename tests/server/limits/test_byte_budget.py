@@ -1,4 +1,4 @@
-"""What clients can make a server hold: requests that are not whole, answers that nobody reads."""
+"""Memory that clients can make a server hold: incomplete requests, unread responses."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def chunked(body: bytes, size: int = 3000) -> bytes:
 async def connected(
     url: str, address: str = "127.0.0.1", room: int | None = None
 ) -> AsyncIterator[Connection]:
-    """A connection from an address, whose reader has so much room."""
+    """Connect from an address, with a reader buffer of a given size."""
     with socket.socket() as sock:
         if room is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, room)
@@ -72,7 +72,7 @@ async def connected(
 
 
 async def saying(request: Any, context: Any) -> Message:
-    """Answer with the number of the message, and as many characters as it asks for."""
+    """Respond with the number of the message, and a requested number of characters."""
     text = request.message.parts[0].text.split()
     filled = text[0] + " " + "x" * (int(text[1]) if len(text) > 1 else 0)
     return Message(message_id="r", role=Role.AGENT, parts=(Part(text=filled),))
@@ -89,7 +89,7 @@ def said(body: bytes) -> str:
 
 
 async def all_of(http: Connection) -> bytes:
-    """What a connection still gets until it is closed, by a server that did not read everything."""
+    """Return the rest of a connection's data until the server closes it, with unread input."""
     received = b""
     async with asyncio.timeout(LONG):
         with contextlib.suppress(ConnectionError):
@@ -109,7 +109,7 @@ def is_back_to_nothing(app: App) -> bool:
 
 @pytest.mark.parametrize("size", [1, 100, 4096, 70_000, 10**9])
 async def test_requests_that_come_at_once_are_answered_in_their_order(size: int) -> None:
-    """Short and long ones, in pieces of any size, with answers that are read late."""
+    """Short and long requests, in pieces of any size, with responses that are read late."""
     app = app_of(Scripted(send_message=saying))
     paddings = [0, 10, 5000, 0, 200_000, 0, 0, 70_000, 1] * 3
     if size == 1:
@@ -142,7 +142,7 @@ async def test_who_sends_ahead_for_long_is_answered_as_long_as_that_goes_on() ->
 
     app = app_of(Scripted(send_message=takes_time))
     async with serving(app) as url, connected(url) as http, asyncio.timeout(LONG):
-        for n in range(1000):  # all of 400 KB, which takes longer than one may be idle
+        for n in range(1000):  # all of 400 KB, which takes longer than the idle timeout
             http.writer.write(posted(asking(str(n), 200)))
         for n in range(1000):
             assert said((await http.response()).body) == f"{n} "
@@ -161,7 +161,7 @@ async def test_one_address_holds_only_its_share_of_unfinished_bodies() -> None:
         assert refused.error["code"] == -32012
         assert "for your address" in refused.error["message"]
         assert app.request_bytes.total <= MIB
-        # Those with less to say are answered, and so is the one who came first.
+        # Smaller requests succeed, and the first one too.
         assert "result" in (await post(url, call())).json
         one.writer.write(whole[-1:])
         assert "result" in (await one.response()).json
@@ -239,7 +239,7 @@ async def test_a_response_under_way_that_nobody_reads_is_ended() -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("impatient")
 async def test_a_slow_reader_gets_everything() -> None:
-    """It takes longer than one may take that does not read."""
+    """This takes longer than the timeout for clients that do not read."""
     app = app_of(Scripted(send_message=saying))
     async with serving(app, grace=0) as url, connected(url, room=65536) as slow:
         size = 20 * MIB
@@ -278,7 +278,7 @@ async def test_much_that_waits_behind_a_long_request_is_not_kept_for_ever() -> N
 
 
 async def test_connections_that_send_much_before_their_answer_are_closed() -> None:
-    """What is kept for later counts among what is held."""
+    """Pipelined bytes count towards the memory limit."""
     gate = asyncio.Event()
 
     async def waits(request: Any, context: Any) -> Message:

@@ -1,4 +1,4 @@
-"""How many may wait or read at once, rates in Redis, and the usage that is told."""
+"""Limits on waiting and reading requests, rates in Redis, and reported usage."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ RATE = Rate(text="", name="n", amount=100, period_ms=3_600_000)
 
 @pytest.mark.slow
 async def test_a_flood_is_counted_in_redis_on_few_connections(redis: RedisServer) -> None:
-    """More connections than the client opens would be an error, and counting begin anew here."""
+    """More connections than the client opens would be an error; counting would restart here."""
     from parley.security.limits.counters import REDIS_CONNECTIONS, RedisCounters
 
     before = redis.ask("CLIENT", "LIST").count(" addr=")
@@ -133,7 +133,7 @@ async def test_a_flood_is_counted_in_redis_on_few_connections(redis: RedisServer
         taken = await asyncio.gather(*[counters.take("k", RATE) for _ in range(500)])
         assert sum(each.allowed for each in taken) == 100
         assert not counters.is_alone
-        # Redis learns of a closed connection when it has the time.
+        # Redis registers a closed connection with a delay.
         await until(
             lambda: redis.ask("CLIENT", "LIST").count(" addr=") <= before + REDIS_CONNECTIONS
         )
@@ -141,14 +141,14 @@ async def test_a_flood_is_counted_in_redis_on_few_connections(redis: RedisServer
         await counters.close()
 
 
-# -- usage: what is told apart, how much memory that takes, and what the store is asked ------------
+# -- usage: its labels, its memory, and its store calls --------------------------------------------
 
 
 DAY = 20_000
 
 
 class CountedStore(MemoryTaskStore):
-    """Counts what is asked of it, and fails if a test says so."""
+    """Counts store calls, and fails when a test sets it."""
 
     def __init__(self) -> None:
         super().__init__(clock=lambda: DAY * DAY_MS)

@@ -1,4 +1,4 @@
-"""Limits of callers, under attack, with a moved clock, and while what replicas share is away."""
+"""Limits of callers: under attack, with a moved clock, and without the replicas' shared store."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ RATE = Rate(text="10/minute", name="n", amount=10, period_ms=60_000)
 
 
 class Clock:
-    """Milliseconds that pass when a test says so."""
+    """Milliseconds that a test advances."""
 
     def __init__(self, now: int = 20_000 * DAY_MS) -> None:
         self.now = now

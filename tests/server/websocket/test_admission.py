@@ -1,4 +1,4 @@
-"""Who may open a WebSocket, and what it goes through: hosts, origins, middleware, drain, logs."""
+"""WebSocket handshakes: permissions, hosts, origins, middleware, drain, logs."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ async def test_every_middleware_is_around_sockets_too():
         async with raw_socket(url) as socket:
             await socket.echoed("hello")
         assert seen == [("outer", "websocket"), ("inner", "websocket")]
-        await refused(url, Host="evil.example")  # a refusal passes through them as well
+        await refused(url, Host="evil.example")  # the error response passes through them as well
         assert seen[2:] == [("outer", "websocket"), ("inner", "websocket")]
 
 
@@ -131,7 +131,7 @@ async def test_middleware_can_refuse_a_socket():
 
 @pytest.mark.parametrize("changes", [False, True])
 async def test_middleware_of_requests_sees_the_handshake(changes):
-    """Starlette's passes over what is no request: what guards agents with it guards sockets too."""
+    """Starlette ignores everything but requests: a guard for agents must guard sockets too."""
     held, seen = Held(), []
 
     async def guard(request, call_next):
@@ -283,7 +283,7 @@ async def test_agents_that_cannot_start_refuse_sockets(caplog):
     assert sent[0]["status"] == 503
     assert b"cannot start" in sent[1]["body"]
     assert "no disk" in caplog.text
-    # A server that cannot send answers gets the code and the reason.
+    # A server without response support gets the code and the reason.
     sent.clear()
     await app({**scope, "extensions": {}}, receive, send)
     assert [each["type"] for each in sent] == ["websocket.close"]

@@ -1,4 +1,4 @@
-"""Frames and messages: what is taken, what fails a socket, and what a client can make it hold."""
+"""Frames and messages: valid ones, protocol errors, and memory limits."""
 
 from __future__ import annotations
 
@@ -110,14 +110,14 @@ async def test_a_silent_handler_keeps_nothing_of_a_socket_that_ended():
         await until(lambda: app.request_bytes.total == 0 and app.sockets.open == 0, 5)
 
 
-# -- what a client can make the server hold over a WebSocket: bytes, time, and sockets -------------
+# -- memory, time and sockets that a client can make the server use over a WebSocket ---------------
 
 
 KIB, MIB = 1024, 1024 * 1024
 
 
 async def test_messages_that_are_unfinished_share_the_budget_of_requests():
-    """Of all who hold it, the one that asks for more than there is gets none."""
+    """The socket that asks for more than the rest of the budget is closed; the others continue."""
     settings = Settings(max_body_bytes_held=200_000, max_body_bytes=150_000, address_share=1)
     app = socket_app(settings=settings)
     async with (
@@ -156,7 +156,7 @@ async def test_a_client_that_does_not_read_makes_the_app_wait_and_is_cut_off():
         for each in (slow, other):
             each.http.writer.transport.pause_reading()
         await other.write(frame(TEXT, b"go"))
-        await until(held.ended.is_set, 5)  # one of two has to go
+        await until(held.ended.is_set, 5)  # either of the two must close
         await until(lambda: app.sockets.open == 1, 5)
 
 

@@ -1,4 +1,4 @@
-"""Handshakes: what becomes a WebSocket, also with clients and servers of other people."""
+"""Handshakes: successful and failed upgrades, also with third-party clients and servers."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ async def test_half_a_head_ends_at_the_timeout_and_a_socket_does_not():
             assert (await http.response()).status == 408
         async with raw_socket(url) as socket, connection(url) as http:
             await http.write(b"GET")
-            assert (await http.response()).status == 408  # so the time is over
+            assert (await http.response()).status == 408  # so the timeout has passed
             await socket.echoed("still here")
 
 
@@ -121,7 +121,7 @@ async def test_what_the_app_refuses_with_is_the_answer(url):
         assert await asyncio.wait_for(http.reader.read(), WAIT) == b"not you"
 
 
-# -- webSockets with clients and servers of other people, over TLS and in a mounted app ------------
+# -- WebSockets with third-party clients and servers, over TLS and in a mounted app ----------------
 
 
 AUTHORITY = Authority()

@@ -1,4 +1,4 @@
-"""Giving an issuer to what belongs to plain ids (``parley store migrate --issuer``)."""
+"""Assigning an issuer to the data of plain ids (``parley store migrate --issuer``)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Kept(NamedTuple):
         return open_admin(self.url)
 
     async def fill(self, *scopes: Scope, mark: str = "") -> None:
-        """Keep for each scope two tasks, a context and a receipt."""
+        """Store two tasks, a context and a receipt for each scope."""
         store = self.store()
         await store.open(ignore)
         for n, scope in enumerate(scopes):
@@ -62,7 +62,7 @@ class Kept(NamedTuple):
         await store.close()
 
     async def look(self, scope: Scope) -> dict[str, Any]:
-        """What the owner finds."""
+        """Return the data that an owner finds."""
         store = self.store()
         await store.open(ignore)
         try:
@@ -111,13 +111,13 @@ async def test_what_belongs_to_plain_ids_belongs_to_those_of_the_issuer(kept: Ke
         assert (found["tasks"], found["total"], found["history"]) == ([], 0, [])
     survey = kept.admin.survey()
     assert sum(n for *_, n in survey.tasks) == 12
-    # Once more is once.
+    # A repetition changes nothing.
     assert kept.admin.unassigned(TO) == kept.admin.assign(TO) == NOTHING
     assert [await kept.look(scope) for scope in (*moved, *others)] == before
 
 
 async def test_what_there_is_under_the_issuer_already_is_put_together(kept: Kept) -> None:
-    """For as often as it comes to that."""
+    """The migration merges the data of both owners, even when repeated."""
     plain, theirs = Scope("a", "", "bob"), Scope("a", "", BOB)
     await kept.fill(plain, mark="old")
     await kept.fill(theirs, mark="new")
@@ -156,7 +156,7 @@ async def test_a_message_that_was_answered_twice_keeps_the_later_answer(kept: Ke
 
 
 async def test_no_more_of_a_conversation_is_kept_than_of_others(kept: Kept) -> None:
-    """And the file of an export can be imported."""
+    """The export file can also be imported."""
     plain, theirs = Scope("a", "", "bob"), Scope("a", "", BOB)
     store = kept.store()
     await store.open(ignore)
@@ -182,7 +182,7 @@ async def test_no_more_of_a_conversation_is_kept_than_of_others(kept: Kept) -> N
 async def test_a_replica_that_was_away_meanwhile_knows_nothing_of_before(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that was paused for longer than it lives, and then goes on."""
+    """The replica is paused for longer than its lease, and then continues."""
     from parley.store.postgres import background
 
     beat: Callable[..., None] = background.Heartbeat._beat

@@ -1,4 +1,4 @@
-"""Stores, exports and tables of earlier versions are opened, and hold what they held."""
+"""Stores, exports and tables of earlier versions are opened with their contents intact."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def sqlite_of_before(folder: Path) -> Path:
 
 @pytest.fixture
 def postgres_of_before(postgres: PostgresServer) -> str:
-    """A database that the first version of the schema is in, with what was kept in it."""
+    """A database with the first version of the schema, and its data."""
     url = postgres.new_database()
     name = url.partition("?")[0].rpartition("/")[2]
     postgres.execute(unpacked("postgres-1.sql.gz").decode(), name)
@@ -79,7 +79,7 @@ async def opened(store: TaskStore) -> AsyncIterator[TaskStore]:
 
 
 async def holds(store: TaskStore, expected: dict[str, Any]) -> None:
-    """Check that a store has these tasks, in every way in which they are read."""
+    """Check that a store has these tasks, for every kind of read."""
     for task_id, wanted in expected.items():
         record = await store.load(task_id)
         assert record is not None
@@ -114,7 +114,7 @@ async def holds(store: TaskStore, expected: dict[str, Any]) -> None:
 
 
 async def goes_on(store: TaskStore, expected: dict[str, Any]) -> None:
-    """Check that what was at work is claimed, and written on."""
+    """Check that unfinished tasks are claimed, and can be appended to."""
     [agent] = {wanted["scope"][0] for wanted in expected.values()}
     unfinished = [task_id for task_id, wanted in expected.items() if wanted["turnOpen"]]
     claimed = await store.claim_batch(agent, 99)
@@ -130,7 +130,7 @@ async def goes_on(store: TaskStore, expected: dict[str, Any]) -> None:
     [watched] = [
         task_id
         for task_id in expected
-        if await store.pushes(task_id)  # the one with a webhook
+        if await store.pushes(task_id)  # the task with a webhook
     ]
     assert [task_id for task_id, _ in await store.claim_pushes(agent, 9)] == [watched]
 
@@ -138,7 +138,7 @@ async def goes_on(store: TaskStore, expected: dict[str, Any]) -> None:
 async def test_a_sqlite_store_of_before_is_opened(tmp_path: Path) -> None:
     expected = json.loads(unpacked("sqlite-3.json.gz"))
     path = sqlite_of_before(tmp_path)
-    for _ in range(2):  # what was brought up to date is left alone
+    for _ in range(2):  # migrated data is left alone
         async with opened(SqliteTaskStore(path)) as store:
             await holds(store, expected)
     lines: list[bytes] = []
@@ -150,7 +150,7 @@ async def test_a_sqlite_store_of_before_is_opened(tmp_path: Path) -> None:
 
 
 def export_without_leases(before: bytes, lines: list[bytes]) -> bytes:
-    """An export of before, but for what opening the store changes: epochs, and so the hash."""
+    """Return an old export with the new epochs, and so a new hash, after the store was opened."""
     now = {}
     for line in lines:
         read = json.loads(line)
@@ -172,7 +172,7 @@ async def test_a_postgres_store_of_before_is_opened(postgres_of_before: str) -> 
     for _ in range(2):
         async with opened(PostgresTaskStore(postgres_of_before)) as store:
             await holds(store, expected)
-    # The replica that wrote it is dead, and was never heard of again: its tasks are free.
+    # The replica that wrote it is dead and never returns: its tasks are free.
     async with opened(PostgresTaskStore(postgres_of_before)) as store:
         [agent] = {wanted["scope"][0] for wanted in expected.values()}
         async with asyncio.timeout(60):
@@ -185,7 +185,7 @@ async def test_a_postgres_store_of_before_is_opened(postgres_of_before: str) -> 
 async def test_an_old_replica_neither_writes_nor_reads_what_it_does_not_know(
     postgres: PostgresServer, postgres_of_before: str
 ) -> None:
-    """What it would write would lack its stored form."""
+    """The old replica's writes would lack the task's stored form."""
     name = postgres_of_before.partition("?")[0].rpartition("/")[2]
     async with opened(PostgresTaskStore(postgres_of_before)):
         pass
@@ -197,7 +197,7 @@ async def test_an_old_replica_neither_writes_nor_reads_what_it_does_not_know(
 
 @pytest.mark.slow
 async def test_a_migration_that_is_killed_is_done_by_the_next(tmp_path: Path) -> None:
-    """SIGKILL at several moments: the store is as before, or up to date, and never between."""
+    """SIGKILL at several moments: the store is unchanged or migrated, and never in between."""
     expected = json.loads(unpacked("sqlite-3.json.gz"))
     path = sqlite_of_before(tmp_path)
     command = [
@@ -211,14 +211,14 @@ async def test_a_migration_that_is_killed_is_done_by_the_next(tmp_path: Path) ->
     ]
     for wait in (0.1, 0.2, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6):
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        block_thread(wait)  # wherever it is by then
+        block_thread(wait)  # at any point of its progress
         os.kill(process.pid, signal.SIGKILL)
         process.communicate()
     async with opened(SqliteTaskStore(path)) as store:
         await holds(store, expected)
 
 
-# -- secrets, API keys, usage and amounts of limits had tables of their own once -------------------
+# -- secrets, API keys, usage and amounts of limits, which once had their own tables ---------------
 
 
 BEFORE = {"sqlite": 10, "postgres": 8}
@@ -247,7 +247,7 @@ TABLES: dict[str, Sequence[tuple[Any, ...]]] = {
 
 
 class FilesOfBefore(SqlFiles):
-    """The migrations that there were."""
+    """The earlier migrations."""
 
     def migrations(self, folder: str) -> list[Migration]:
         return [each for each in super().migrations(folder) if each.version <= BEFORE[folder]]
@@ -266,7 +266,7 @@ async def holds_small_tables(store: TaskStore) -> None:
         found = await store.usage(UsageQuery(since=TODAY + 6, limit=3))
         assert list(found) == [each for each in USAGE if each.day == TODAY + 6][:3]
         assert await store.take_quotas([ASK]) == [QuotaGrant(0, 7, 6)]
-        first, *_ = await store.read_audit(AuditFilter())  # a migration that ended is one more
+        first, *_ = await store.read_audit(AuditFilter())  # a finished migration counts as one more
         assert first.kind == "key.created"
     finally:
         await store.close()
@@ -278,7 +278,7 @@ def migration(url: str) -> subprocess.Popen[bytes]:
 
 
 def kill_often(url: str) -> None:
-    """Migrate, and SIGKILL that, wherever it is by then."""
+    """Migrate, and SIGKILL the process at arbitrary points."""
     for wait in (0.3, 0.34, 0.38, 0.42, 0.46, 0.5, 0.6, 0.7, 0.9, 1.2):
         process = migration(url)
         block_thread(wait)

@@ -1,4 +1,4 @@
-"""Sleeping tasks and events, as an administrator sees, moves and completes them."""
+"""Sleeping tasks and events: an administrator lists, reschedules and completes them."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ async def test_sleeping_tasks_and_events_move_to_another_store(new_url: Callable
     assert secret not in file
     second = new_url()
     await bring(second, file)
-    await bring(second, file)  # what is there is left alone
+    await bring(second, file)  # existing data is left alone
     assert await asyncio.to_thread(exported, open_admin(second)) == file
     moved = open_store(second)
     await moved.open(lambda records: None)
@@ -145,7 +145,7 @@ async def test_an_administrator_completes_an_event_in_a_store_that_is_used(
     large = b'"' + b"v" * 262_000 + b'"'
     assert await asyncio.to_thread(complete, AGENT, "large", large) is True
     assert await store.event(AGENT, "large") == large
-    if not store.is_shared:  # another process has to be polled for
+    if not store.is_shared:  # another process requires polling
         assert heard[0] == 0
     await store.close()
 

@@ -1,4 +1,4 @@
-"""What a store keeps as a file: out of one store, into another, and nothing is lost or invented."""
+"""Export and import of a store: nothing is lost or invented."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ kept = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), TEXTS, st.binary
 
 
 async def fill(store: TaskStore, tasks: Sequence[dict[str, Any]], contexts: Sequence[Any]) -> None:
-    """Do what the plans say with a store."""
+    """Fill a store according to the plans."""
     await store.open(ignore)
     try:
         for number, plan in enumerate(tasks):
@@ -194,7 +194,7 @@ async def brought(store: Any, lines: Iterable[bytes]) -> transfer.Imported:
 
 
 async def seen(store: TaskStore) -> dict[str, Any]:
-    """What users of a store see of it."""
+    """Return all that users of a store see."""
     await store.open(ignore)
     try:
         found: dict[str, Any] = {}
@@ -263,7 +263,7 @@ def test_a_store_moves_to_postgresql_and_back(postgres: Any, tasks: Any, context
 
 @pytest.fixture
 def file(tmp_path: Path) -> bytes:
-    """An export of a store with a bit of everything."""
+    """An export of a store with data of every kind."""
     plan = {"scope": 1, "released": True, "webhooks": 1, "receipt": True, "queue_key": 7}
     steps = [("chunk", "a"), ("working", "b"), ("receive", "c"), ("chunk", "d" * 300)]
     tasks = [{**plan, "steps": steps, "ends": ends} for ends in ("", "completed")]
@@ -334,7 +334,7 @@ def test_a_wrong_file_is_refused_with_what_is_wrong(content: bytes, words: str) 
 def test_what_breaks_the_rules_of_a_log_is_refused(
     file: bytes, kind: str, change: dict[str, Any], words: str
 ) -> None:
-    """Even when whoever changed it made the last line fit."""
+    """Even when the last line matches the change."""
     lines = [json.loads(line) for line in file.splitlines()]
     found = [line for line in lines if line["is"] == kind]
     found[-1].update(change)
@@ -352,7 +352,7 @@ def test_what_breaks_the_rules_of_a_log_is_refused(
     ],
 )
 def test_what_is_in_the_file_twice_is_refused(file: bytes, kind: str, words: str) -> None:
-    parts: list[list[bytes]] = []  # each begins with what the lines after it belong to
+    parts: list[list[bytes]] = []  # each begins with the parent of the lines after it
     for line in file.splitlines(keepends=True):
         if json.loads(line)["is"] in ("said", "record", "webhook", *{"value"} - {kind}):
             parts[-1].append(line)
@@ -413,7 +413,7 @@ def test_a_full_disk_leaves_what_was_committed_and_nothing_half(
 
 
 def big(file: bytes) -> list[bytes]:
-    """The lines of a file, with a value that needs more pages than there are."""
+    """The lines of a file, with a value that needs more pages than the database may have."""
     lines = file.splitlines(keepends=True)
     value = transfer.ContextValue(key="big", value=bytes(1 << 20))
     after = next(n for n, line in enumerate(lines) if b'"is":"value"' in line)

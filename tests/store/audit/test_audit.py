@@ -1,4 +1,4 @@
-"""The audit, on every store: one chain, that nobody changes unseen."""
+"""The audit, on every store: one chain, in which every change is detected."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ REFUSED = [
 
 
 class Intruder:
-    """Somebody with the rights of the store's owner: on statements, and on triggers."""
+    """An attacker with the store owner's rights: on statements, and on triggers."""
 
     def __init__(self, place: str) -> None:
         self.is_postgres = place.startswith("postgres")
@@ -289,7 +289,7 @@ async def test_a_store_says_what_it_migrated(tmp_path: Path) -> None:
     await store.close()
 
 
-# -- the verifier: every change of a chain shows, and says where -----------------------------------
+# -- the verifier detects and locates every change of a chain --------------------------------------
 
 
 TEXTS = st.text(max_size=20)

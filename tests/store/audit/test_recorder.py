@@ -1,4 +1,4 @@
-"""The recorder never delays a request, and refused credentials cannot fill a disk."""
+"""The recorder never delays a request, and rejected credentials cannot fill a disk."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def test_what_does_not_fit_is_counted(store: TaskStore) -> None:
 
 
 class Broken(MemoryTaskStore):
-    """A store that fails, until it does not."""
+    """A store that fails until a test repairs it."""
 
     is_broken = True
     calls = 0
@@ -87,7 +87,7 @@ async def test_a_stop_beside_a_flush_appends_each_entry_once(
 
 
 class Recorded:
-    """What a summary recorded."""
+    """The audit entries recorded by a summary."""
 
     def __init__(self) -> None:
         self.now = 0
@@ -129,7 +129,7 @@ async def test_many_addresses_cannot_fill_the_audit() -> None:
         rows += len(found)
         counted += sum([entry.details["refused"] for entry in found])
         assert found[-1].address == OTHERS
-    assert counted == 120_000  # none is left out of the counts
+    assert counted == 120_000  # the counts include all of them
     assert rows <= summary.ADDRESSES_PER_HOUR + 60
     recorded.now += 3_600_000
     recorded.summary.note("10.9.9.9", "bearer", "wrong")

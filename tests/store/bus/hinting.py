@@ -1,4 +1,4 @@
-"""What the tests of hints and buses are made of."""
+"""Helpers for the tests of hints and buses."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def place(seq: int, task_id: str = "t") -> LogPosition:
 
 
 class Ear:
-    """A listener that keeps what it is told."""
+    """A listener that keeps its hints."""
 
     def __init__(self) -> None:
         self.records: list[tuple[int, int]] = []
@@ -54,7 +54,7 @@ class Ear:
         self._told.set()
 
     async def until(self, enough: Callable[[], bool]) -> None:
-        """Wait until it was told enough."""
+        """Wait until a listener has enough hints."""
         async with asyncio.timeout(WAIT):
             while not enough():
                 self._told.clear()
@@ -62,7 +62,7 @@ class Ear:
 
 
 class PaperBus:
-    """A bus that notes what it is told, and brings nothing."""
+    """A bus that records outgoing hints, and delivers none."""
 
     def __init__(self) -> None:
         self.is_up = True

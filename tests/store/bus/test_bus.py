@@ -1,4 +1,4 @@
-"""The buses: what one replica tells another hears, and what happens to the server harms neither."""
+"""The buses: each replica receives another's hints, and survives outages of the server."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def new_bus(url: str) -> Bus:
 
 
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Notice within a second or two that a server says nothing."""
+    """Detect a silent server within a second or two."""
     from parley.store.bus import frames, postgres_bus, redis_bus, redis_url
 
     monkeypatch.setattr(postgres_bus, "HEARTBEAT_SECONDS", 0.1)
@@ -63,7 +63,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class End:
-    """One replica's end of a bus. ``missed`` is how often it heard that hints may be lost."""
+    """One replica's end of a bus. ``missed`` counts the reports of possibly lost hints."""
 
     def __init__(self, url: str) -> None:
         self.bus = new_bus(url)
@@ -95,7 +95,7 @@ async def ends(*urls: str, up: bool = True) -> AsyncIterator[list[End]]:
 
 
 async def arrives(teller: End, hearer: End, task_id: str = "t") -> None:
-    """Tell of a task until it is heard elsewhere: where subscribing takes a moment."""
+    """Send hints for a task until they arrive: subscribing may take a moment."""
     with hearer.hints.subscribe(task_id) as live:
         seq = 0
         async with asyncio.timeout(WAIT):
@@ -273,7 +273,7 @@ async def test_a_server_that_dies_is_told_of_once_and_found_again(
             await asyncio.to_thread(server.start)
             await a.until_up()
             await b.until_up()
-            # What is watched is looked at, since nobody knows what was told meanwhile.
+            # Watched tasks are read, since hints in the meantime are lost.
             assert b.missed > missed
             missed = b.missed
             await arrives(a, b)
@@ -300,7 +300,7 @@ async def test_a_listener_that_is_lost_leaves_alone_who_gets_its_descriptor(
         try:
             read_notifications(self, connection)
         except psycopg.Error:
-            # Somebody calls at this very moment, and gets the first descriptor that is free.
+            # Another connection opens at this moment, and gets the first free descriptor.
             while not any(number == each.fileno() for pair in pairs for each in pair):
                 pairs.append(socket.socketpair())
             for one, other in pairs:
@@ -352,11 +352,11 @@ async def test_one_that_does_not_answer_is_noticed_and_costs_little(
             await a.until_up()
             await b.until_up()
             await arrives(a, b)
-            # A slow line is no reason to give up.
+            # A slow connection is no reason to disconnect.
             passing.delay = 0.05
             await arrives(a, b, "u")
             passing.delay = 0.0
-            # It closes in bounded time when nobody answers.
+            # It closes in bounded time even when the server does not respond.
             passing.freeze()
             a.bus.publish([large])
             async with asyncio.timeout(WAIT):

@@ -1,4 +1,4 @@
-"""What buses carry is read as it was written, or not at all."""
+"""Frames of a bus are decoded unchanged, or not at all."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FRAME = 4000
 
 
 class Noted(LocalHints):
-    """Hints that note all that is passed on."""
+    """Hints that record every call."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,7 +89,8 @@ def test_what_was_told_is_read_whatever_the_limit(
     for task_id, records in told.items():
         got = [record for record in found.records if record.task_id == task_id]
         assert got == records[: len(got)]
-        # What was left out was too large, or came after what was; and it is said that it is there.
+        # Omitted hints were too large, or came after such a hint; the frame says that some are
+        # missing.
         if len(got) < len(records):
             assert len(records[len(got)].payload) > limit - 300
             assert found.heights[task_id] == records[-1].seq

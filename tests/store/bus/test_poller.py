@@ -1,4 +1,4 @@
-"""What a replica hears of others is all of it, whatever the bus loses."""
+"""A replica gets all changes of other replicas, whatever the bus loses."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NEVER = 3600.0
 
 
 class Store(MemoryTaskStore):
-    """One of two replicas; counts what it is asked, and fails when it is told to."""
+    """One of two replicas; counts its calls, and fails on demand."""
 
     def __init__(self, logs: MemoryLogs) -> None:
         super().__init__(logs=logs)
@@ -46,7 +46,7 @@ class Store(MemoryTaskStore):
 
 
 class Replica:
-    """A store, those who care, and the relay between them."""
+    """A store, its listeners, and the relay between them."""
 
     def __init__(self, logs: MemoryLogs, bus: Bus | None = None, *, poll: float = NEVER) -> None:
         self.store = Store(logs)
@@ -62,7 +62,7 @@ class Replica:
         await self.store.close()
 
     async def settled(self) -> None:
-        """Wait until the relay has nothing to do now."""
+        """Wait until the relay has no work."""
         for _ in range(50):
             await asyncio.sleep(0)
 
@@ -209,9 +209,9 @@ async def test_a_task_that_is_removed_is_gone_for_its_readers(
 
 
 class Lossy:
-    """A bus between two replicas that does to frames what it is told to.
+    """A bus between two replicas that loses, repeats and delays frames.
 
-    Each number says what becomes of one frame: how often it arrives, and after how many others.
+    Each number sets how often one frame arrives, and after how many others.
     """
 
     is_up = True

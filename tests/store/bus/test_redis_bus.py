@@ -1,4 +1,4 @@
-"""Redis where it is more than one server, or reached in another way."""
+"""Redis with several servers, or with other kinds of connections."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.service]
 
 
 async def everywhere(teller: End, hearer: End, count: int = 30) -> None:
-    """Tell of tasks whose channels lie on all nodes."""
+    """Send hints for tasks whose channels lie on all nodes."""
     for n in range(count):
         await arrives(teller, hearer, f"task {n}")
 
@@ -116,7 +116,7 @@ async def test_what_is_over_at_once_costs_the_server_nothing(redis: RedisServer)
 
 
 async def lose_at_once() -> None:
-    """Connect to a server, and lose the connection before anything is said."""
+    """Connect to a server, and lose the connection before the handshake."""
     listening = await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", 0)
     async with listening:
         port = listening.sockets[0].getsockname()[1]

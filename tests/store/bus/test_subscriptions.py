@@ -1,4 +1,4 @@
-"""Who is told of a commit, and what is subscribed to, and when."""
+"""Recipients of the hint for a commit, and subscriptions."""
 
 from __future__ import annotations
 
@@ -110,11 +110,11 @@ async def test_news_without_records_wakes_only_who_does_not_know(hints: LocalHin
         assert looked == ["t", None]
 
 
-# -- tests of what is subscribed to, and when ------------------------------------------------------
+# -- subscriptions ---------------------------------------------------------------------------------
 
 
 class Told:
-    """What a bus was told."""
+    """The hints sent to a bus."""
 
     def __init__(self) -> None:
         self.hints = LocalHints()

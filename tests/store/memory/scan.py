@@ -1,4 +1,4 @@
-"""What a memory store answers, found the slow way: by looking at every task."""
+"""Results of a memory store, computed slowly from all tasks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from parley.store.protocols.webhooks import PushState
 
 
 class Scan:
-    """Looks at all that is kept, tasks in the order of their creation."""
+    """Scans all data, tasks in the order of their creation."""
 
     def __init__(self, kept: MemoryLogs) -> None:
         self._kept = kept
@@ -40,7 +40,7 @@ class Scan:
         return page, len(found), len(rest) > len(page)
 
     def line(self, agent: str) -> Sequence[tuple[str, int]]:
-        """The unclaimed tasks, with their queue keys, the first first."""
+        """The unclaimed tasks, with their queue keys, the first in the queue first."""
         found = [(h.task_id, h.queue_key) for h in self.heads(agent) if h.is_unclaimed]
         return sorted(found, key=lambda each: each[1])
 
@@ -70,7 +70,7 @@ class Scan:
         return [head.task_id for head in heads if head.status_at < since]
 
     def free_pushes(self, agent: str) -> Sequence[tuple[str, bool]]:
-        """The tasks with active webhooks that nobody holds, and whether these have to be told."""
+        """The tasks with active webhooks without a lease, and whether notifications are due."""
         found = []
         for log in self.logs(agent):
             free = [
@@ -92,7 +92,7 @@ class Scan:
         ]
 
     def pruned(self, agent: str, before: int, limit: int) -> tuple[set[str], set[object]]:
-        """The tasks that a prune removes, and what it leaves: receipts, events and contexts."""
+        """The tasks that a prune removes, and the rest: receipts, events and contexts."""
         ended = [h for h in self.heads(agent) if h.ended_at is not None and h.ended_at < before]
         ended.sort(key=lambda head: head.ended_at or 0)
         gone = {head.task_id for head in ended[:limit]}

@@ -1,4 +1,4 @@
-"""The index of a memory store: what it answers, what it looks at, what is kept whole."""
+"""The index of a memory store: results, costs, and cached tasks."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ STATES = st.sampled_from(
 
 
 def result(work: Coroutine[Any, Any, T]) -> T:
-    """What a coroutine returns that waits for nothing."""
+    """Return the result of a coroutine that never waits."""
     try:
         work.send(None)
     except StopIteration as stop:
@@ -64,7 +64,7 @@ def hook(n: int, state: PushState = PushState.ACTIVE) -> PushRecord:
 
 
 class IndexMachine(RuleBasedStateMachine):
-    """Uses two replicas of a store, and now and then asks all that can be asked."""
+    """Uses two replicas of a store, and now and then runs all queries."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -87,12 +87,12 @@ class IndexMachine(RuleBasedStateMachine):
 
     @property
     def store(self) -> MemoryTaskStore:
-        """One of the replicas, each in turn."""
+        """Alternate between the replicas."""
         self.stores.append(self.stores.pop(0))
         return self.stores[0]
 
     def append(self, append: Append) -> None:
-        self.store.append(append).exception()  # a refusal is an answer too
+        self.store.append(append).exception()  # an error is a result too
 
     def task(self, data: st.DataObject) -> str | None:
         ids = list(self.kept.logs)
@@ -250,7 +250,7 @@ class IndexMachine(RuleBasedStateMachine):
 
 @pytest.mark.slow
 def test_the_index_answers_as_a_scan_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index, "FEW", 3)  # so that all ways are gone, in few steps
+    monkeypatch.setattr(index, "FEW", 3)  # so that all ways are covered, in few steps
     monkeypatch.setattr(index, "BLOCK", 4)
     monkeypatch.setattr(index, "MAX_MOVED", 6)
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
@@ -258,15 +258,15 @@ def test_the_index_answers_as_a_scan_does(monkeypatch: pytest.MonkeyPatch) -> No
     )
 
 
-# -- what a memory store looks at grows with what it returns, not with what it keeps ---------------
-# Costs are counted in steps of the interpreter, so that a look at a head counts whoever does it.
+# -- the cost of a query grows with its result, not with the store ---------------------------------
+# Costs are counted in interpreter steps, so that a read of a head counts in any function.
 
 
 FEW, MANY = 200, 10_000
 
 
 def steps(work: Coroutine[Any, Any, Any]) -> int:
-    """How many instructions of the interpreter a coroutine takes that waits for nothing."""
+    """Count the interpreter's instructions for a coroutine that never waits."""
     count = 0
 
     def trace(frame: FrameType, event: str, arg: Any) -> Any:
@@ -312,7 +312,7 @@ async def filled(tasks: int) -> tuple[MemoryTaskStore, Clock]:
 
 async def costs(tasks: int) -> dict[str, int]:
     store, clock = await filled(tasks)
-    assert len(store._index._moved) <= index.MAX_MOVED, "little is left to be filed"
+    assert len(store._index._moved) <= index.MAX_MOVED, "little is left to be indexed"
     await store.unclaimed()
     middle, state = (AT + tasks // 2, "t"), TaskState.COMPLETED
     pages = {
@@ -357,7 +357,7 @@ async def test_no_query_looks_at_more_tasks_because_there_are_more() -> None:
 
 
 async def test_what_a_task_costs_in_orders_is_small() -> None:
-    """Bytes for each task beside its log: two places, and a context of its own."""
+    """Bytes for each task in addition to its log: two positions, and its own context."""
     store = MemoryTaskStore()
     await store.open(lambda records: None)
     for n in range(1000):
@@ -375,7 +375,7 @@ async def test_what_a_task_costs_in_orders_is_small() -> None:
     await store.close()
 
 
-# -- tasks that are kept whole are what would be read, and no more than there is room for ----------
+# -- cached tasks equal the tasks from the log, and stay within the cache's limit ------------------
 
 
 STEPS = st.lists(

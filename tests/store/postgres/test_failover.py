@@ -1,4 +1,4 @@
-"""A standby takes over, and values of contexts over connections that are cut."""
+"""Failover to a standby, and values of contexts over interrupted connections."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.service]
 
 @pytest.fixture
 def servers() -> Iterator[tuple[PostgresServer, PostgresServer]]:
-    """A server and its standby, which has taken all that was acknowledged."""
+    """A server and its standby, which has all acknowledged writes."""
     with running() as server, standing_by(server) as standby:
         yield server, standby
 
@@ -46,7 +46,7 @@ async def test_no_replica_reads_from_a_server_that_another_replaced(
         )
         await asyncio.to_thread(server.execute, "SELECT pg_reload_conf()")
         await asyncio.to_thread(standby.promote)
-        # One writes, which tells it that there is another server; the other never does.
+        # One replica writes, and so detects the other server; the other replica never writes.
         await one.append(addition("before", 1, chunk("before", "a")))
         await one.append(creation("after"))
         for store in (one, other):
@@ -58,11 +58,11 @@ async def test_no_replica_reads_from_a_server_that_another_replaced(
             await store.close()
 
 
-# -- values of contexts on PostgreSQL: set by several replicas, over connections that break --------
+# -- values of contexts on PostgreSQL: set by several replicas, over interrupted connections -------
 
 
 async def test_comparisons_whose_answer_is_lost_are_recovered(postgres: PostgresServer) -> None:
-    """What was kept counts once, and is not taken for a value that somebody else has set."""
+    """A durable write counts once, and is not mistaken for another caller's value."""
     where = (SCOPE, "c", "k")
     async with line(postgres.port) as between:
         url = postgres.new_url()

@@ -49,7 +49,7 @@ WINDOW = 8
 
 @pytest.fixture(scope="module")
 def mortal() -> Iterator[PostgresServer]:
-    """A server that may be killed and cut off; it is there again after each test."""
+    """A server that may be killed and cut off; it is restored after each test."""
     with running() as server:
         yield server
 
@@ -79,7 +79,7 @@ class Load:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Write while a block runs; at its end all is awaited and counted."""
+        """Write during the context; at its end, await and count all appends."""
         async with asyncio.timeout(60), asyncio.TaskGroup() as group:
             for n in range(TASKS):
                 group.create_task(self._write(f"t{n}"))
@@ -91,7 +91,7 @@ class Load:
         await self.count()
 
     async def go_on(self, appends: int = 200) -> None:
-        """Wait until so many more appends were acknowledged."""
+        """Wait until a number of further appends are acknowledged."""
         enough = self.written + appends
         await until(lambda: self.written >= enough)
 
@@ -121,7 +121,7 @@ class Load:
         self.written += 1
 
     async def _bring(self) -> None:
-        """Say something in a context, whose history is numbered by the database."""
+        """Add a message to a context; the database numbers its history."""
         n = 0
         while not self.is_over:
             await self.store.keep(SCOPE, "context", exchange=[message(str(n))])
@@ -130,7 +130,7 @@ class Load:
         assert [m.text for m in said] == [str(k) for k in range(max(0, n - 1000), n)]
 
     async def count(self) -> None:
-        """Hold everything that was acknowledged and published to what the log says."""
+        """Compare all acknowledged and published appends with the log."""
         assert self.failures == []
         for name, seq in self.acknowledged.items():
             events = await all_events(self.store, name)
@@ -180,7 +180,7 @@ async def test_a_server_that_is_killed_loses_and_repeats_nothing(mortal: Postgre
 async def test_connections_that_break_before_the_answer_lose_and_repeat_nothing(
     postgres: PostgresServer,
 ) -> None:
-    """Was it committed? The writer's row knows."""
+    """The writer's row shows whether the append was committed."""
     published: list[LoggedEvent] = []
     chance = random.Random(os.urandom(8))
     async with line(postgres.port) as between:
@@ -192,7 +192,7 @@ async def test_connections_that_break_before_the_answer_lose_and_repeat_nothing(
                     await load.go_on(chance.randint(1, 100))
                     if n % 2:
                         between.cut()
-                    else:  # in the middle of an answer, after what a new connection says first
+                    else:  # in the middle of a response, after the handshake of a new connection
                         between.drop_after, accepted = chance.randint(500, 6000), between.accepted
                         between.cut()
                         await until(lambda since=accepted: between.accepted >= since + 2)
@@ -201,7 +201,7 @@ async def test_connections_that_break_before_the_answer_lose_and_repeat_nothing(
 
 
 async def test_results_whose_answer_is_lost_are_recovered(postgres: PostgresServer) -> None:
-    """Commits arrive, answers do not: each append is there once, and its writer knows."""
+    """Commits arrive, responses do not: each append is durable once, and its writer knows."""
     published: list[LoggedEvent] = []
     async with line(postgres.port) as between:
         url = postgres.new_url().replace(f":{postgres.port}/", f":{between.port}/")
@@ -211,7 +211,7 @@ async def test_results_whose_answer_is_lost_are_recovered(postgres: PostgresServ
                 [before] = postgres.execute("SELECT pg_current_wal_insert_lsn()::text")
                 between.delay = 0.15
                 appending = asyncio.ensure_future(store.append(addition("t", seq, chunk("t", "x"))))
-                await let_time_pass(0.2)  # the statement has arrived, its answer is on the way
+                await let_time_pass(0.2)  # the statement has arrived, its response is on the way
                 between.cut()
                 between.delay = 0.0
                 assert await appending == seq + 1
@@ -239,13 +239,13 @@ async def test_claims_whose_answer_is_lost_are_recovered(postgres: PostgresServe
 
 
 async def test_no_reader_waits_longer_than_the_timeout(postgres: PostgresServer) -> None:
-    """Those behind others that wait in vain do not wait again when it is their turn."""
+    """Readers queued behind timed-out readers do not wait again."""
     async with line(postgres.port) as between:
         url = postgres.new_url().replace(f":{postgres.port}/", f":{between.port}/")
         async with opened(url, timeout=2.0) as store:
             await store.append(creation("t"))
             between.freeze()
-            async with asyncio.timeout(60):  # one after the other it were 250 s at the least
+            async with asyncio.timeout(60):  # sequentially it would take at least 250 s
                 failures = await asyncio.gather(
                     *[store.load("t") for _ in range(1000)], return_exceptions=True
                 )
@@ -285,7 +285,7 @@ async def test_a_database_that_is_away_is_known_to_be(mortal: PostgresServer, fa
 
 
 async def test_only_what_the_database_refuses_fails(postgres_url: str) -> None:
-    """One text that it cannot keep, in the middle of a group."""
+    """One unstorable text, in the middle of a group."""
     async with opened(postgres_url) as store:
         results = await asyncio.gather(
             store.append(creation("a")),
@@ -300,7 +300,7 @@ async def test_only_what_the_database_refuses_fails(postgres_url: str) -> None:
 async def test_replicas_behind_a_pooler_never_run_what_another_prepared(
     postgres: PostgresServer,
 ) -> None:
-    """Their connections to the server are given to whoever is next."""
+    """The pooler gives their server connections to any next client."""
     with pooled(postgres) as pooler:
         await _use_by_turns(pooler)
 
@@ -334,7 +334,7 @@ async def test_the_clock_is_the_databases(postgres_url: str) -> None:
 async def test_the_time_does_not_jump_with_the_clock_of_the_machine(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with opened(postgres_url, lease=Lease(3600)) as store:  # the next beat is far away
+    async with opened(postgres_url, lease=Lease(3600)) as store:  # the next heartbeat is far away
         before, real = store.now(), time.time_ns
         monkeypatch.setattr(time, "time_ns", lambda: real() + 3_600 * 10**9)
         assert 0 <= store.now() - before < 1_800_000
@@ -375,20 +375,20 @@ async def test_no_replica_expires_because_the_clock_of_the_database_was_set_forw
         heartbeat.stop()
         heartbeat._gate = TouchesAtOnce(Lease(3600))
         await asyncio.to_thread(heartbeat._beat)
-        # As it looks when the database's clock went on by hours between two beats of each.
+        # Simulates a database clock that jumps by hours between two heartbeats of each replica.
         behind = 7_200_000
         before = f"UPDATE {schema}.replicas SET seen_at = seen_at - {behind}"
         await asyncio.to_thread(postgres.execute, before)
         await asyncio.to_thread(heartbeat._beat)
         assert not await one.unclaimed()
         await other.append(addition("t", 1, chunk("t", "x")))
-        # By the next beat that is as it was, and silence is silence.
+        # By the next heartbeat the clock is stable again, and a silent replica counts as dead.
         await asyncio.to_thread(heartbeat._beat)
         assert await one.unclaimed()
 
 
 class TouchesAtOnce(LivenessGate):
-    """Lets a replica judge others from its second beat on."""
+    """Lets a replica judge others from its second heartbeat on."""
 
     def felt(self, now: float) -> bool:
         is_first = self._since is None
@@ -535,7 +535,7 @@ async def test_every_query_of_a_running_server_uses_an_index(
 
 
 def _connections(postgres: PostgresServer) -> set[object]:
-    """Return the connections of stores; those of other tests may be among them."""
+    """Return the connections of stores, possibly including other tests' stores."""
     return {
         pid
         for (pid,) in postgres.execute(
@@ -552,14 +552,14 @@ def _scans(postgres: PostgresServer, schema: str) -> Sequence[object]:
     )
 
 
-# -- removing what is old --------------------------------------------------------------------------
+# -- removing old data -----------------------------------------------------------------------------
 
 
 @asynccontextmanager
 async def pruning_held_up(
     postgres: PostgresServer, url: str, store: PostgresTaskStore, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[asyncio.Task[int]]:
-    """A store that removes what ended, and waits for rows of it that another has locked."""
+    """A store that prunes, and waits for rows that another connection has locked."""
     monkeypatch.setattr("parley.store.postgres.background.LOCK_SECONDS", 60)
     schema = Address.of(url).schema
     for n in range(20):
@@ -591,7 +591,7 @@ async def test_no_writer_waits_for_pruning(
                 end = addition(name, 2, status(name, TaskState.COMPLETED), epoch=2)
                 assert await store.append(end) == 3
                 assert await store.claim_batch(SCOPE.agent, 10) == []
-            # One replica at a time: the other goes without.
+            # One replica at a time: the other skips its pruning.
             with pytest.raises(PrunedElsewhere):
                 await two.prune(SCOPE.agent, two.now() + 100_000, 100)
             assert not pruning.done()
@@ -611,7 +611,7 @@ async def test_a_store_that_is_closed_does_not_wait_for_pruning(
             await pruning
     async with opened(url) as store, asyncio.timeout(20):
         removed = 0
-        while removed < 20:  # its server may be at it for a moment
+        while removed < 20:  # its server may need a moment
             with contextlib.suppress(PrunedElsewhere):
                 removed += await store.prune(SCOPE.agent, store.now() + 100_000, 100)
             await let_time_pass(0.02)

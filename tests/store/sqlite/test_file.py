@@ -1,4 +1,4 @@
-"""The SQLite store's files: no link is followed, all are private, and old tasks are removed."""
+"""The SQLite store's files: links are not followed, all files are private, old tasks are pruned."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ async def test_a_link_to_nothing_makes_nothing(tmp_path: Path, ending: str) -> N
 async def test_a_database_that_is_named_by_a_symbolic_link_is_the_one_it_names(
     tmp_path: Path,
 ) -> None:
-    """Whatever name it goes by, there is one lock."""
+    """There is one lock for all names of a file."""
     (tmp_path / "disk").mkdir()
     (tmp_path / "tasks.db").symlink_to(tmp_path / "disk" / "real.db")
     async with opened(tmp_path / "tasks.db") as store:
@@ -179,7 +179,7 @@ async def test_nothing_is_written_to_a_file_that_is_lost(
         with pytest.raises(StoreUnavailable, match="restart the server"):
             await store.load("t")
         away.rename(there)
-        # What came first may have been written: it was found to be lost only afterwards.
+        # The first append may be written: the loss was detected only afterwards.
         await until_unavailable(store, False)
         record = await store.load("t")
         assert record is not None
@@ -226,7 +226,7 @@ async def test_a_file_that_is_lost_at_the_very_moment_acknowledges_nothing(tmp_p
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("how", ["removed", "replaced"])
 async def test_a_lost_file_is_noticed_by_itself(tmp_path: Path, name: str, how: str) -> None:
-    """Nothing need be written; and it is not the database alone that matters."""
+    """No write is needed; the check covers more than the database file."""
     there, away = tmp_path / name, tmp_path / "away"
     async with opened(tmp_path / "tasks.db") as store:
         await store.append(creation("t"))
@@ -261,7 +261,7 @@ CALLED = {
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has other links and permissions")
 async def test_what_took_the_place_of_a_database_stays_whole(tmp_path: Path) -> None:
-    """Closing the one that was replaced takes nothing from the one that is there now."""
+    """Closing the replaced database does not touch the new one."""
     path = tmp_path / "tasks.db"
     (tmp_path / "other").mkdir()
     command = [sys.executable, "-c", HOLD, str(tmp_path / "other" / "tasks.db")]
@@ -280,14 +280,14 @@ async def test_what_took_the_place_of_a_database_stays_whole(tmp_path: Path) -> 
         assert await store.load("t") is None
 
 
-# -- removing what is old from a SQLite store: piece by piece, however large it is -----------------
+# -- pruning a SQLite store: in small steps, whatever its size -------------------------------------
 
 
 MEGABYTE = "x" * 1_000_000
 
 
 def statements(store: SqliteTaskStore) -> list[str]:
-    """Note what is done to the database."""
+    """Record the database's statements."""
     done: list[str] = []
     assert store._writing is not None
     store._writing.batch_writer.connection.set_trace_callback(done.append)  # type: ignore[attr-defined]
@@ -355,7 +355,7 @@ async def test_large_contexts_and_receipts_are_removed_a_few_at_a_time(tmp_path:
 
 @pytest.mark.slow
 async def test_interrupted_pruning_goes_on_when_the_store_is_open_again(tmp_path: Path) -> None:
-    """The task is gone at once; its log is not forgotten, nor is its key given to another."""
+    """The task disappears at once; its log is still pruned, and its key is not reused."""
     path = tmp_path / "tasks.db"
     async with opened(path) as store:
         await large_task(store, "large", 12)
@@ -377,7 +377,7 @@ async def test_interrupted_pruning_goes_on_when_the_store_is_open_again(tmp_path
             assert await store.append(addition("new", seq, chunk("new", "y"))) == seq + 1
         assert len(await store.events("new", 0, 100)) == 15
         assert await store.prune(SCOPE.agent, 0, 10) == 0
-        assert left_in(path, "log") == 15 + 1  # and that of "meanwhile", which was cut off here
+        assert left_in(path, "log") == 15 + 1  # and the key of the interrupted "meanwhile"
         record = await store.load("new")
         assert record is not None
         assert record.seq == 15

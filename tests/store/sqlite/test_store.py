@@ -59,7 +59,7 @@ async def opened(path: Path, **options: float) -> AsyncIterator[SqliteTaskStore]
 
 
 async def refusal(path: Path, **options: float) -> str:
-    """Return why the store cannot be opened; a failed try leaves nothing behind that hinders."""
+    """Return why the store cannot be opened; a failed attempt must leave no obstacle behind."""
     reasons = []
     for _ in range(2):
         with pytest.raises(StoreUnavailable) as failure:
@@ -102,7 +102,7 @@ async def test_everything_is_there_again_after_it_was_closed(tmp_path: Path) -> 
             await store.history(SCOPE, "context-t", 10),
         )
         assert await store.get_value(SCOPE, "c", "k") == b"v"
-        assert await left(store) == ([], 2)  # their holder is dead, and fenced
+        assert await left(store) == ([], 2)  # their lease owner is dead, and fenced
         claimed = await store.claim_batch("agent", 10)
         assert [(task.task_id, task.epoch) for task in claimed] == [("t", 4), ("u", 3)]
         assert await store.append(addition("t", 2, chunk("t", "y"), epoch=4)) == 3
@@ -125,7 +125,7 @@ async def test_its_files_are_for_their_owner_only(tmp_path: Path) -> None:
     async with opened(tmp_path / "tasks.db") as store:
         await store.append(creation("t"))
         modes = {p.name: stat.S_IMODE(p.stat().st_mode) for p in tmp_path.iterdir()}
-    modes.setdefault("tasks.db.sock", 0o600)  # not where its path would be too long
+    modes.setdefault("tasks.db.sock", 0o600)  # unless its path is too long there
     files = {"tasks.db", "tasks.db-wal", "tasks.db-shm", "tasks.db.lock", "tasks.db.sock"}
     assert set(modes) == files
     assert set(modes.values()) == {0o600}
@@ -159,7 +159,7 @@ sys.stdin.read()
 async def test_a_reader_that_takes_its_time_holds_up_no_append(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The write-ahead log grows meanwhile; it is cut when the reader has gone, by itself."""
+    """The write-ahead log grows meanwhile; it is truncated by itself after the reader ends."""
     limit = 1 << 20
     monkeypatch.setattr("parley.database.sqlite.database.WAL_BYTES", limit)
     path, wal = tmp_path / "tasks.db", tmp_path / "tasks.db-wal"

@@ -1,4 +1,4 @@
-"""Conversations with agents on tapes: recorded against a real server, replayed without it."""
+"""Cassettes of conversations with agents: recorded against a real server, replayed without it."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ async def test_the_path_of_a_webhook_is_not_on_the_tape(
     url: str, tmp_path: Path, binding: str, version: str
 ) -> None:
     path = tmp_path / "tape.json"
-    for reads in (1, 3):  # what only reads may be asked again
+    for reads in (1, 3):  # read-only requests may be repeated
         tape = cassette(path)
         async with parley.connect(url, http=tape.http, binding=binding, version=version) as remote:
             task = await remote.send("A room")
@@ -219,7 +219,7 @@ def test_modes_and_files_that_are_wrong_are_refused(
         path.write_text(text)
         with pytest.raises(TapeUnreadable, match=words):
             cassette(path, mode="replay")
-    os.truncate(path, 256 * 1024 * 1024 + 1)  # a hole, which takes no room on the disk
+    os.truncate(path, 256 * 1024 * 1024 + 1)  # a sparse file, which takes no disk space
     with pytest.raises(TapeUnreadable, match="is larger than"):
         cassette(path, mode="replay")
 

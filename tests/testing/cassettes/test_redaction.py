@@ -1,4 +1,4 @@
-"""Secrets are hidden on tapes, also in conversations with models."""
+"""Secrets are redacted on cassettes, also in conversations with models."""
 
 from __future__ import annotations
 
@@ -133,14 +133,14 @@ def test_names_that_a_card_or_a_schema_has_for_secrets_are_none() -> None:
     assert TapeRedactor().json(plain) == plain
 
 
-# -- conversations with models on tapes: the real client of OpenAI, a recording, a replay ----------
+# -- model conversations on cassettes: the real client of OpenAI, a recording, a replay ------------
 
 
 KEY = "sk-" + "very-secret-key-of-mine"
 
 
 def ask(url: str, text: str = "Hello") -> tuple[str, list[str]]:
-    """Ask a model twice: for a whole answer and for a stream."""
+    """Call a model twice: for a complete response and for a stream."""
     with openai.OpenAI(base_url=url, api_key=KEY, max_retries=0) as client:
         said = [{"role": "user", "content": text}]
         whole = client.chat.completions.create(model="m", messages=said)  # type: ignore[call-overload]

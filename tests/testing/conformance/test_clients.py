@@ -1,4 +1,4 @@
-"""Clients tried against the specification: our own, and those with a defect."""
+"""Clients tested against the specification: Parley's own, and clients with a defect."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RETRY = Retry(calls=2, streams=4, first=0.001, limit=0.01)
 
 
 async def ours(assignment: Assignment) -> ClientOutcome:
-    """Do what is assigned with Parley's client."""
+    """Perform the assignment with Parley's client."""
     said: list[str] = []
     try:
         async with parley.connect(assignment.url, retries=RETRY) as agent:
@@ -71,7 +71,7 @@ async def test_our_own_client_conforms() -> None:
 
 
 class OldDefect(NamedTuple):
-    """What a client of 0.3 does wrong, and what the verdict says of it."""
+    """A defect of a 0.3 client, and a part of the expected verdict."""
 
     said: str
     path: str = "/v1/message:send"
@@ -129,7 +129,7 @@ async def test_a_defect_of_a_client_of_0_3_is_found(name: str) -> None:
 
 
 def naive(**wrong: Any) -> Callable[[Assignment], Awaitable[ClientOutcome]]:
-    """Return a client that somebody wrote in an afternoon, with something wrong about it."""
+    """Return a naive client with a given defect."""
 
     async def drive(assignment: Assignment) -> ClientOutcome:
         async with HttpTransport() as http:
@@ -164,7 +164,7 @@ DEFECTS: dict[str, dict[str, Any]] = {
     "CL-MSG-2": {"members": {"context_id": "c"}},
     "CL-MSG-3": {"id": "always-the-same"},
     "CL-RPC-1": {"call": {"id": None}},
-    "CL-RPC-2": {},  # it does not look at the id
+    "CL-RPC-2": {},  # it ignores the id
     "CL-VER-1": {"headers": {"A2A-Version": ""}},
     "CL-ERR-1": {"times": 3},
     "CL-ERR-4": {"times": 2},

@@ -1,4 +1,4 @@
-"""Reports that are written to files have no credentials."""
+"""Reports in files contain no credentials."""
 
 from __future__ import annotations
 

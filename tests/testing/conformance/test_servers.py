@@ -1,4 +1,4 @@
-"""Servers tried against the specification: our own, and those with a defect."""
+"""Servers tested against the specification: Parley's own, and servers with a defect."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def ids(verdicts: Sequence[Verdict], outcome: str) -> set[str]:
     ("id", "defect"), CASES, ids=[f"{id}-{n}" for n, (id, _) in enumerate(CASES)]
 )
 async def test_a_planted_defect_is_found_by_its_check(id: str, defect: Defect) -> None:
-    on_grpc = id == "CARD-14" or defect.of == "tenant"  # its interface alone names the tenant
+    on_grpc = id == "CARD-14" or defect.of == "tenant"  # only its interface names the tenant
     async with served(defect, of=defect.of, grpc=on_grpc) as url:
         binding, _, version = defect.place.partition(" ")
         places = {"bindings": (binding,), "protocol_versions": (version,)} if version else {}

@@ -1,4 +1,4 @@
-"""An agent that is tried, and defects that are planted into its server."""
+"""The agent under test, and defects planted in its server."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ Change = Callable[[bytes], bytes]
 
 
 class Defect:
-    """A middleware that changes what comes in, and what goes out.
+    """A middleware that changes requests and responses.
 
-    It does so to requests that match ``when``, a pattern of the verb, the address, the headers and
-    the body, from the ``nth`` of them on. ``without`` is a header of requests that gets lost, or
-    becomes ``instead``; ``headers`` are those of answers that become others, ``status`` is theirs;
-    an answer that ``hangs`` does not end. ``place`` is the interface that is tried, ``of`` the
-    server: one that has an agent, a limited one, or a tenant.
+    It changes requests that match ``when``, a pattern of the verb, the address, the headers and the
+    body, starting with the ``nth``. ``without`` is a request header that is removed, or replaced by
+    ``instead``; ``headers`` and ``status`` replace the response's; a response that ``hangs`` does
+    not end. ``place`` is the tested interface, ``of`` the server: with an agent, with limits, or
+    with a tenant.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class Defect:
 
 
 def sub(pattern: str, by: str) -> Change:
-    """Return a change of a text."""
+    """Return a text substitution."""
     return lambda body: re.sub(pattern.encode(), by.encode(), body)
 
 
@@ -174,7 +174,7 @@ def members(change: Callable[[dict[str, Any]], None]) -> Change:
 
 
 def without(*path: str) -> Change:
-    """Return a change that takes a member out."""
+    """Return a change that removes a member."""
 
     def change(value: Any) -> None:
         for name in path[:-1]:
@@ -185,20 +185,20 @@ def without(*path: str) -> Change:
 
 
 def served(body: bytes) -> bytes:
-    """Return a message in place of what JSON-RPC was answered with."""
+    """Return a message in place of the JSON-RPC response."""
     message = {"messageId": "m", "role": "ROLE_AGENT", "contextId": "c", "parts": [{"text": "-"}]}
     id = json.loads(body)["id"]
     return json.dumps({"jsonrpc": "2.0", "id": id, "result": {"message": message}}).encode()
 
 
 def broken(body: bytes) -> bytes:
-    """Return an error in place of what JSON-RPC was answered with."""
+    """Return an error in place of the JSON-RPC response."""
     error = {"code": -32603, "message": "it broke"}
     return json.dumps({"jsonrpc": "2.0", "id": json.loads(body)["id"], "error": error}).encode()
 
 
 def framed(body: bytes) -> bytes:
-    """Return an answer as the event of a stream."""
+    """Return a response as a stream's event."""
     return b"data: " + body + b"\n\n"
 
 
@@ -206,7 +206,7 @@ STREAM = {"content-type": "text/event-stream"}
 
 
 def updated(**new: Any) -> Change:
-    """Return a change that puts members into an object."""
+    """Return a change that adds members to an object."""
     return members(lambda value: value.update(new))
 
 
@@ -322,5 +322,5 @@ CASES: list[tuple[str, Defect]] = [
     ("ERR-1", Defect("GET /tasks/", status=400, place=REST)),
     ("ERR-1", Defect("GET /tasks/", said=sub("a2a-protocol.org", "example.com"), place=REST)),
 ]  # fmt: skip
-"""Requirements, each with a defect that its check has to find."""
+"""Requirements, each with a defect that its check must detect."""
 DEFECTS = dict(CASES)

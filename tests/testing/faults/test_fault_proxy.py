@@ -1,4 +1,4 @@
-"""Faults between a client and a server, both of them real."""
+"""Faults between a real client and a real server."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def proxy(place: tuple[str, str]) -> AsyncIterator[FaultProxy]:
 
 
 async def listed(proxy: FaultProxy, binding: str = "JSONRPC", **options: Any) -> str:
-    """What the client has of the list when its stream is over."""
+    """Return the client's received items of the list after its stream ends."""
     text: dict[str, str] = {}
     async with parley.connect(proxy.url, binding=binding, retries=RETRY, **options) as remote:
         async for event in remote.stream("list"):
@@ -73,7 +73,7 @@ async def listed(proxy: FaultProxy, binding: str = "JSONRPC", **options: Any) ->
 
 
 async def arrived(proxy: FaultProxy) -> None:
-    """Wait until a message has come to the proxy."""
+    """Wait until a message has reached the proxy."""
     await until(lambda: proxy.of("SendMessage"))
 
 
@@ -195,7 +195,7 @@ async def test_any_client_sees_the_faults(proxy: FaultProxy) -> None:
 
 
 async def answered(remote: RemoteAgent) -> str:
-    """Return what the agent says once gRPC knows, by a write or a read, that the line is cut."""
+    """Return the agent's answer after gRPC has detected the broken connection."""
     for _ in range(20):
         with suppress(Disconnected):
             return str((await remote.send("hello")).text)
@@ -221,7 +221,7 @@ async def test_grpc_is_cut_by_connection(place: tuple[str, str], cut: int) -> No
         }
         retry = Retry(calls=50, streams=50, first=0.05, limit=0.2)
         async with parley.connect(card, retries=retry) as remote:
-            if cut:  # whether the agent has the message is not known, and its card does not help
+            if cut:  # the delivery is uncertain, and the agent's card does not help
                 with pytest.raises(Disconnected):
                     await remote.send("hello")
             assert await answered(remote) == "Hello!"

@@ -1,4 +1,4 @@
-"""Catalogs and answers of registries: what is said to be wrong, and what is read all the same."""
+"""Catalogs and responses of registries: reported problems, and tolerant parsing."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ GOOD = {
 }
 GONE = "(missing)"
 
-# Where a good catalog is changed, to what, and a part of what is said then.
+# The change to a valid catalog, and a part of the expected message.
 WRONG = [
     (("entries",), GONE, "entries is missing"),
     (("entries",), {}, "a list of entries, not an object"),
@@ -125,7 +125,7 @@ WRONG = [
     (("entries", 0, "@id"), 1, "a text"),
     (("entries", 1, "data"), [], "a JSON object"),
 ]
-# What the schema says nothing of, and registries refuse.
+# Rules outside the schema that registries enforce.
 REFUSED = [
     (("entries", 0, "identifier"), "urn:air:localhost:agent:time", "not a domain name"),
     (("entries", 0, "identifier"), "urn:air:127.0.0.1:agent:time", "not a domain name"),
@@ -279,8 +279,7 @@ def test_a_member_that_is_there_twice_is_an_error():
     assert any("'entries' occurs twice" in str(each) for each in problems_of(body.encode()))
 
 
-# -- answers of registries are read as far as they can be, and nothing in them breaks the
-# -- reader ----------------------------------------------------------------------------------------
+# -- registry responses: tolerant parsing, and no content breaks the reader ------------------------
 
 
 ENTRY = {
@@ -310,7 +309,7 @@ def test_a_score_that_is_no_number_is_none(score: Any) -> None:
     try:
         [result] = read_search(body, max_results=1).results
     except InvalidAnswer:
-        return  # Python writes what is no JSON
+        return  # Python writes invalid JSON here
     assert result.score is None
     assert clamped(result.score) == 0
 

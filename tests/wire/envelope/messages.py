@@ -1,4 +1,4 @@
-"""Messages as users print them, and strategies for all that can be written."""
+"""Messages as in the documentation, and strategies for all valid ones."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ REQUEST: dict[str, Any] = {
 
 
 def request(**changes: Any) -> dict[str, Any]:
-    """Return the members of a REQUEST, with others at their paths: ``payload__action="a"``.
+    """Return the members of a REQUEST, with some replaced by path: ``payload__action="a"``.
 
-    A member that is ``...`` is left out.
+    A member with the value ``...`` is left out.
     """
     members = copy.deepcopy(REQUEST)
     for path, value in changes.items():
@@ -100,7 +100,7 @@ _requests = st.builds(
 
 @st.composite
 def envelopes(draw: st.DrawFn) -> Envelope:
-    """Return any message that may be written."""
+    """Return any valid message."""
     kind = draw(st.sampled_from(["REQUEST", "RESPONSE", "EVENT", "HEARTBEAT", "INVENTORY"]))
     answers = value_of(ResponsePayload)
     payloads: st.SearchStrategy[Any] = json_objects.filter(

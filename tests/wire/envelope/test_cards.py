@@ -1,4 +1,4 @@
-"""Cards of the envelope protocol, and what A2A cards make of them."""
+"""Envelope cards, and their conversion from A2A cards."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ def test_another_encoding_is_refused_with_the_name_of_the_right_one(encoding: st
     assert refused.error.violations == (("payload.metadata.encoding", words),)
 
 
-# -- the published JSON Schema says what the model says --------------------------------------------
+# -- the published JSON Schema agrees with the model -----------------------------------------------
 
 
 SCHEMA = json.loads(schema())
@@ -184,7 +184,7 @@ def test_the_choices_of_a_request_are_those_of_the_model() -> None:
     assert strategies == list(messages.RoutingStrategy)
 
 
-# -- the specification page says what the codec does: strangers write clients from it --------------
+# -- the specification page agrees with the codec: other developers write clients from it ----------
 
 
 NAME = "docs/reference/envelope-specification.md"

@@ -1,4 +1,4 @@
-"""Answers: whom they are for, and tasks, replies and operations of A2A as results."""
+"""Answers: recipients, and tasks, replies and operations of A2A as results."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_a_result_that_is_none_is_the_mistake_of_the_agent() -> None:
         read_stream_event({"hello": 1})
 
 
-# -- answers: whom they are for, what they answer, and errors in them ------------------------------
+# -- answers: recipients, requests, and errors -----------------------------------------------------
 
 
 AGENT = MessageSource(agent_id="knowledge-base-001")

@@ -1,4 +1,4 @@
-"""Signatures of messages, against the published vectors and implementations that are not ours."""
+"""Message signatures, checked with published vectors and third-party implementations."""
 
 from __future__ import annotations
 

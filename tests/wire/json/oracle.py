@@ -1,4 +1,4 @@
-"""The reference implementation: protobuf's own JSON codec, on descriptors built from the facts."""
+"""The reference implementation: protobuf's own JSON codec, on descriptors from the facts."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def message_class(name: str, version: str = "v1") -> Any:
 
 
 def parse(body: bytes, name: str, version: str = "v1") -> Any:
-    """Return what protobuf makes of JSON; unknown fields are passed over."""
+    """Return protobuf's decoding of JSON; unknown fields are ignored."""
     return json_format.Parse(body, message_class(name, version)(), ignore_unknown_fields=True)
 
 
 def write(message: Any) -> bytes:
-    """Return the JSON that protobuf writes."""
+    """Return protobuf's JSON."""
     return json_format.MessageToJson(message, indent=None).encode()
 
 
@@ -109,7 +109,7 @@ def _add_fields(
             field.type_name = f".{fact['type']}"
         if "oneof" in fact:
             field.oneof_index = oneofs[fact["oneof"]]
-        if fact.get("presence"):  # a proto3 optional is a oneof of its own
+        if fact.get("presence"):  # a proto3 optional field is its own oneof
             field.proto3_optional = True
             field.oneof_index = len(message.oneof_decl)
             message.oneof_decl.add(name=f"_{fact['name']}")

@@ -1,4 +1,4 @@
-"""JSON of any kind: judged by protobuf's codec, refused with a reason, and bounded."""
+"""Arbitrary JSON: compared with protobuf's codec, rejected with a reason, and bounded."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_what_we_read_from_spoiled_input_is_what_protobuf_reads(value, data):
 
 
 def _respell(members: dict[str, Any], kind: type, draw: Any) -> dict[str, Any]:
-    """Write a message another way that ProtoJSON allows."""
+    """Rewrite a message in another spelling that ProtoJSON allows."""
     info = inspect.type_info(kind)
     assert isinstance(info, inspect.StructType)
     spelled: dict[str, Any] = {}
@@ -96,7 +96,7 @@ def _respell_value(value: Any, info: inspect.Type, draw: Any) -> Any:
     return value
 
 
-# -- whatever arrives: a value, or an A2A error that says what is wrong ----------------------------
+# -- any input yields a value, or an A2A error with the reason -------------------------------------
 
 
 kinds = st.sampled_from(sorted(MESSAGES)).map(MESSAGES.__getitem__)
@@ -141,7 +141,7 @@ def test_a_cut_or_changed_body_raises_nothing_but_a2a_errors(value, data):
         decode(bytes(body), type(value))
 
 
-# -- how deep a body is, and how many parts its message has, is found out before decoding ----------
+# -- the depth of a body and the number of message parts are checked before decoding ---------------
 
 
 def depth_of(value: object) -> int:

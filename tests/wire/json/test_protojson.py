@@ -1,4 +1,4 @@
-"""What others write is read as ProtoJSON allows, and refused with the field named."""
+"""JSON from other implementations: read as ProtoJSON allows, or rejected with the field's name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers are read without the fields that are wrong in them; requests are not."""
+"""Responses are read without their invalid fields; requests are not."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CODECS = {
     for version in versions.SUPPORTED_VERSIONS
 }
 ANSWERS = [each for each in OPERATIONS if each.response is not Empty and not each.extension]
-# The members of a card that say one fact together, so that one of them changes what others say.
+# Redundant members of a card: a change to one affects the meaning of the others.
 INTERFACES = ("supportedInterfaces", "url", "preferredTransport", "additionalInterfaces")
 WRONG = [None, 5, -1.5, True, "", "nonsense", [], [5], [None], {}, {"x": 1}, [[]]]
 
@@ -45,7 +45,7 @@ def written(codec: Any, name: str, value: Any) -> Any:
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Every place in a JSON value, but none within free JSON: nothing there can be wrong."""
+    """Return every path in a JSON value, except within free JSON, where everything is valid."""
     found = []
     for key, item in value.items() if isinstance(value, dict) else enumerate(value):
         if key in ("metadata", "params", "header", "data"):
@@ -67,7 +67,7 @@ def break_at(value: Any, path: tuple[Any, ...], by: Any) -> None:
 
 
 def check_beside(before: Any, after: Any, path: tuple[Any, ...]) -> None:
-    """Everything that is not at ``path`` is as it was; an item of a list may be gone with it."""
+    """Check that everything outside ``path`` is unchanged; its list item may be removed."""
     key, *rest = path
     if isinstance(before, list):
         if len(after) == len(before):
@@ -75,7 +75,7 @@ def check_beside(before: Any, after: Any, path: tuple[Any, ...]) -> None:
             if rest:
                 check_beside(before[key], after[key], tuple(rest))
         else:
-            # A message without parts says nothing; an object of one member needs that.
+            # A message without parts is meaningless; only a one-member object may be removed.
             said = before[key] if rest and isinstance(before[key], dict) else {}
             assert len(said) <= 1 or rest[0] in ("parts", "content"), path
             others = after
@@ -83,7 +83,7 @@ def check_beside(before: Any, after: Any, path: tuple[Any, ...]) -> None:
         return
     if before.get("kind") in ("text", "data", "file") or key in ("flows", "scheme"):
         after = {**before, **after} if after.keys() <= before.keys() else after
-    follows = {key, "final"}  # which follows from the state, as the name of a webhook from its id
+    follows = {key, "final"}  # derived from the state, as a webhook's name from its id
     if key == "pushNotificationConfig":
         follows.add("name")
     assert {k: v for k, v in before.items() if k not in follows} == {
@@ -108,9 +108,9 @@ def test_one_wrong_field_takes_nothing_else_with_it(codec: str, name: str, data:
     try:
         members = written(spoken, name, value)
         assume(written(spoken, name, read(spoken, name, members)) == members)
-    except (A2AError, ValueError):  # a value that the version cannot say
+    except (A2AError, ValueError):  # a value that the version cannot represent
         assume(False)
-    # What an answer is must be told by what is left of its outermost object.
+    # The rest of the outermost object must identify the response's type.
     wrapped = isinstance(members, dict) and response in (SendMessageResponse, StreamResponse)
     outer = 1 if wrapped and len(members) == 1 else 0
     found = [path for path in places(members) if len(path) > outer]
@@ -125,12 +125,12 @@ def test_one_wrong_field_takes_nothing_else_with_it(codec: str, name: str, data:
     if "securitySchemes" not in path and path[0] not in INTERFACES:
         try:
             again = written(spoken, name, got)
-        except ValueError:  # a webhook of no task, which 0.3 cannot say
+        except ValueError:  # a webhook without a task, which 0.3 cannot represent
             return
         check_beside(members, again, path)
 
 
-# -- what is made of it ----------------------------------------------------------------------------
+# -- decoded values --------------------------------------------------------------------------------
 
 SAID = {"messageId": "m", "role": "ROLE_AGENT", "parts": [{"text": "hi"}]}
 DONE = {"id": "t", "status": {"state": "TASK_STATE_COMPLETED"}}

@@ -4,9 +4,9 @@
     uv run --with grpcio-tools --with googleapis-common-protos \
         python tests/wire/protobuf/descriptors.py A2A
 
-The set has both versions, ``google.rpc`` and what these need of ``google.protobuf``, without
-options: no annotations of ``google.api`` are needed to load it. The proto of 0.3 is the last one of
-its line, which has three fields more than 0.3.0.
+The set has both versions, ``google.rpc`` and its dependencies in ``google.protobuf``, without
+options: loading it needs no annotations of ``google.api``. The 0.3 proto is the last of its line,
+with three fields more than 0.3.0.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SOURCES = {
 
 
 def compiled(clone: str) -> list[Any]:
-    """Return the descriptors of all files, each after those that it needs."""
+    """Return the descriptors of all files, each after its dependencies."""
     import google.rpc
     import grpc_tools
     from google.protobuf.descriptor_pb2 import FileDescriptorSet
@@ -51,7 +51,7 @@ def compiled(clone: str) -> list[Any]:
 
 
 def bare(file: Any) -> Any:
-    """Return a file without options and without the imports that only these need."""
+    """Return a file without options, and without imports that only options need."""
     kept = [each for each in file.dependency if not each.startswith("google/api/")]
     file.dependency[:] = kept
     pending: list[Any] = [file]

@@ -1,4 +1,4 @@
-"""Messages of gRPC in version 0.3 say what the JSON of its proto does."""
+"""gRPC messages of version 0.3 are equivalent to the JSON of its proto."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ ASKED = [BY_NAME[name] for name in CODEC.names]
 
 
 def in_json(operation: Operation, request: Any) -> Any:
-    """What a request means that was written in the proto's JSON, or why that refuses it."""
+    """Return the request for the proto's JSON, or the error."""
     try:
         members = proto.write_request(operation, request)
-        if members.get("historyLength") == 0:  # the proto cannot tell it from none
+        if members.get("historyLength") == 0:  # the proto cannot distinguish it from none
             del members["historyLength"]
         if members.get("configuration", {}).get("historyLength") == 0:
             del members["configuration"]["historyLength"]
@@ -65,7 +65,7 @@ def test_a_request_means_what_it_means_in_json(operation):
     @settings(max_examples=60)
     @given(value_of(operation.request))
     def check(request):
-        assume(getattr(request, "task_id", "t"))  # there is no name for a task without an id
+        assume(getattr(request, "task_id", "t"))  # a task without an id has no name
         assert in_protobuf(operation, request) == in_json(operation, request)
 
     check()
@@ -89,7 +89,7 @@ def test_an_answer_means_what_it_means_in_json(kind):
                 CODEC.read_result(operation, CODEC.write_result(operation, answer))
         else:
             read = CODEC.read_result(operation, CODEC.write_result(operation, answer))
-            if kind is AgentCard:  # the proto cannot tell false and empty from unset there
+            if kind is AgentCard:  # the proto cannot distinguish false and empty from unset there
                 read, wanted = _without_empty(read), _without_empty(wanted)
             assert read == wanted
 
@@ -97,7 +97,7 @@ def test_an_answer_means_what_it_means_in_json(kind):
 
 
 def _has_newer_flows(card: AgentCard) -> bool:
-    """Whether it has what the proto has no words for: device codes, and PKCE that is required."""
+    """Whether a scheme has features missing in the proto: device codes, and required PKCE."""
     schemes = [scheme.oauth2_security_scheme for scheme in card.security_schemes.values()]
     flows = [scheme.flows for scheme in schemes if scheme is not None]
     codes = [flow.authorization_code for flow in flows if flow.authorization_code is not None]

@@ -1,4 +1,4 @@
-"""Messages of gRPC: the facts they are made of, and values of the data model in them."""
+"""gRPC messages: the facts behind them, and values of the data model in them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ CODEC = versions.dialect("1.0").grpc()
 SEND = BY_NAME["SendMessage"]
 GET = BY_NAME["GetTask"]
 
-# What came into the proto of 0.3 after 0.3.0.
+# Additions to the 0.3 proto after 0.3.0.
 LATER = {
     "Part": [{"name": "metadata", "json": "metadata", "number": 4}],
     "FilePart": [{"name": "name", "json": "name", "number": 4}],
@@ -59,7 +59,7 @@ def facts(name: str) -> dict[str, Any]:
 
 
 def described(field: Any) -> dict[str, Any]:
-    """A field as the files of facts have it."""
+    """Return a field in the form of the fact files."""
     kind = field.message_type or field.enum_type
     fact: dict[str, Any] = {
         "name": field.name,
@@ -163,7 +163,7 @@ def test_spoiled_bytes_are_read_or_refused(value, data):
 
 
 def sent(**fields: Any) -> bytes:
-    """A request to send a message, made of fields of its proto; nothing is checked."""
+    """Return a request to send a message, made of unchecked proto fields."""
     given = {"message_id": "m", "role": 1, "parts": [{"text": "hi"}], **fields}
     message = MADE["SendMessageRequest"]()
     json_format.ParseDict({"message": given}, message, descriptor_pool=POOL)
@@ -271,7 +271,7 @@ def test_a_message_with_too_many_parts_is_refused_before_it_is_decoded():
 @pytest.mark.parametrize("version", versions.SUPPORTED_VERSIONS)
 def test_a_request_is_refused_exactly_when_it_is_deeper_than_the_limit(version):
     codec = versions.dialect(version).grpc()
-    data = {"a": [[{"b": [1]}]]}  # five deep, below an object, its message, parts and a part
+    data = {"a": [[{"b": [1]}]]}  # depth 5, below an object, its message, parts and a part
     written = codec.write_request(SEND, request(Part(data=data)))
     codec.read_request(SEND, written, max_depth=9)
     with pytest.raises(InvalidParamsError, match="nested more than 8 levels"):
@@ -287,7 +287,7 @@ def test_what_protobuf_takes_is_never_deeper_than_the_default_limit(wrap):
         with suppress(InvalidRequestError):
             CODEC.read_request(SEND, CODEC.write_request(SEND, request(Part(data=data))))
             taken = depth
-    assert 30 <= taken < DEEPEST - 4  # what is around it is four deep
+    assert 30 <= taken < DEEPEST - 4  # the enclosing levels are four deep
 
 
 def test_an_event_is_read_as_it_was_written():

@@ -1,4 +1,4 @@
-"""Strategies for what is asked and answered, and how HTTP+JSON finds a route."""
+"""Strategies for requests and responses, and HTTP+JSON routing."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ configs = st.builds(
 
 
 def request_of(operation: Operation) -> st.SearchStrategy[Any]:
-    """Return requests for an operation that its caller can mean."""
+    """Return a strategy for valid requests of an operation."""
     if operation.request is TaskPushNotificationConfig:
         return configs
     return value_of(operation.request)
 
 
 def answer_of(operation: Operation) -> st.SearchStrategy[Any]:
-    """Return answers to an operation, out of their wrappers."""
+    """Return a strategy for responses of an operation, unwrapped."""
     kind = operation.response
     if kind is AgentCard:
         return cards
@@ -74,7 +74,7 @@ def answer_of(operation: Operation) -> st.SearchStrategy[Any]:
 
 
 def read(codec: HttpJson, asked: HttpRequest) -> Any:
-    """Return what a request is read as by the route that it is meant for."""
+    """Return a request as decoded by its intended route."""
     for route in codec.routes:
         pattern = re.sub(r"\{(\w+)\}", r"(?P<\1>[^/:]+)", route.path)
         match = re.fullmatch(pattern, asked.path)

@@ -1,7 +1,6 @@
-"""What version 0.3 cannot say: the list of ``docs/reference/versions.md``, as a function.
+"""The losses in version 0.3: the list of ``docs/reference/versions.md``, as a function.
 
-``left_of(value)`` is what a value is after it was written in 0.3 and read back. Nothing else may
-differ.
+``left_of(value)`` is a value after a round trip through 0.3. Nothing else may differ.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from parley.wire.v0_3.values import optional_length
 
 
 def left_of(value: Any, *, proto: bool = False) -> Any:
-    """Return what is left of a value; ``proto``: in the form of the proto, of HTTP+JSON bodies."""
+    """Return a value after the losses; ``proto``: in the form of the proto, of HTTP+JSON bodies."""
 
     def left(inner: Any) -> Any:
         return left_of(inner, proto=proto)
@@ -84,7 +83,7 @@ def left_of(value: Any, *, proto: bool = False) -> Any:
 def _part(part: Part, proto: bool) -> Part:
     if part.is_file:
         if proto and part.raw is not None:
-            # Base64 throughout: it may be what official Python peers make of bytes.
+            # Valid base64: it may be the encoding of bytes by official Python peers.
             return replace(part, raw=decode_content(part.raw, part.media_type))
         return part
     if part.has_data and not isinstance(part.data, dict) and not part.metadata:

@@ -1,4 +1,4 @@
-"""The JSON schema of version 0.3: the reference for what is written."""
+"""The JSON schema of version 0.3: the reference for encoded JSON."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ def _validator(name: str) -> Draft7Validator:
 
 
 def flaws(name: str, data: bytes) -> list[Any]:
-    """Return what is wrong with some JSON as a ``name`` of version 0.3."""
+    """Return the schema errors of JSON as a ``name`` of version 0.3."""
     return [error.message for error in _validator(name).iter_errors(json.loads(data))]

@@ -1,4 +1,4 @@
-"""Agent cards of 0.3, alone and beside those of 1.0."""
+"""Agent cards of 0.3, alone and combined with 1.0 cards."""
 
 from __future__ import annotations
 
@@ -234,7 +234,7 @@ def test_an_agent_that_does_not_speak_0_3_has_no_members_of_0_3():
 
 
 def test_scopes_of_a_card_may_be_a_plain_list():
-    """Servers of the Go SDK (2.4) write one; read without it, a card would require nothing."""
+    """Servers of the Go SDK (2.4) write one; without it, a card would require nothing."""
     needs = [{"schemes": {"login": ["read"], "key": {"list": []}}}]
     skill = {"id": "pay", "name": "Pay", "description": "Pays.", "tags": []}
     merged = {

@@ -1,4 +1,4 @@
-"""JSON-RPC in 0.3: what is understood, what is forgiven, and what is refused."""
+"""JSON-RPC in 0.3: accepted, tolerated and rejected requests and responses."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_tasks_are_listed_with_the_states_of_0_3():
     assert asked("tasks/list", {}) == ListTasksRequest()
     with pytest.raises(InvalidParamsError, match="statusTimestampAfter"):
         asked("tasks/list", {"statusTimestampAfter": "yesterday"})
-    assert "ListTasks" not in CODEC.names  # no agent of 0.3 is asked for what it cannot have
+    assert "ListTasks" not in CODEC.names  # 0.3 agents get no requests for unsupported features
 
 
 # -- answers ---------------------------------------------------------------------------------

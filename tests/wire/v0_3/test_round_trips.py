@@ -1,4 +1,4 @@
-"""0.3 round trips lose only what 0.3 cannot say (``losses``), and its schema agrees."""
+"""0.3 round trips lose only the listed data (``losses``), and its schema agrees."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ ANSWERS = {
 
 
 def through_protobuf(name: str, members: dict[str, Any]) -> dict[str, Any]:
-    """Return what protobuf reads and writes again; it knows what was in the proto of 0.3.0."""
+    """Return a value after a round trip through protobuf, which knows the proto of 0.3.0."""
     from google.protobuf import json_format
 
     read = json_format.ParseDict(members, message_class(name, "v0_3")(), ignore_unknown_fields=True)
@@ -161,12 +161,12 @@ def through_protobuf(name: str, members: dict[str, Any]) -> dict[str, Any]:
 
 
 def bare(value: Any) -> Any:
-    """Return a value without what the proto of 0.3.0 does not have."""
+    """Return a value without additions to the 0.3.0 proto."""
     if isinstance(value, tuple):
         return tuple(bare(each) for each in value)
     if isinstance(value, Part):
         if value.metadata and value.metadata.get("data_part_compat"):
-            assume(False)  # it says how the data is to be read
+            assume(False)  # it controls how the data is read
         return replace(value, filename="", metadata=None)
     names = {"message", "parts", "artifacts", "artifact", "history", "status"}
     held = names.intersection(getattr(value, "__struct_fields__", ()))
@@ -244,7 +244,7 @@ def test_data_that_looks_wrapped_survives():
 
 @pytest.mark.parametrize(("length", "written"), [(None, 2**31 - 1), (0, 0), (3, 3)])
 def test_how_much_of_a_history_is_wanted_is_always_said(length, written):
-    """Official servers take a length that is left out for none: of the proto, or in GetTask."""
+    """Official servers treat a missing length as zero: in the proto, or in GetTask."""
     get, send = BY_NAME["GetTask"], BY_NAME["SendMessage"]
     request = GetTaskRequest(id="t", history_length=length)
     assert json.loads(JSONRPC.write_request(get, request))["historyLength"] == written
@@ -259,7 +259,7 @@ def test_how_much_of_a_history_is_wanted_is_always_said(length, written):
         assert proto.read_request(send, members).configuration.history_length == length
 
 
-# -- what is written in 0.3 is what the JSON schema of 0.3 says ------------------------------------
+# -- 0.3 output is valid against the JSON schema of 0.3 --------------------------------------------
 
 
 schema_few = settings(
@@ -304,7 +304,7 @@ def test_requests(name, data):
 def test_answers(operation, data):
     method = NAMES.get(operation.name)
     if method is None:
-        return  # 0.3 lists no tasks
+        return  # 0.3 cannot list tasks
     if operation.name == "GetExtendedAgentCard":
         answer = data.draw(cards_of_known_places)
     else:
@@ -324,7 +324,7 @@ def test_events(wrapper):
 
 
 def _key(scheme: SecurityScheme) -> bool:
-    """Whether the place of a key, if it is one, is one of those that OpenAPI knows."""
+    """Return whether an API key scheme, if it is one, has a location that OpenAPI knows."""
     key = scheme.api_key_security_scheme
     return not isinstance(key, APIKeySecurityScheme) or key.location in ("header", "query")
 
@@ -347,7 +347,7 @@ def test_errors(kind):
     assert type(JSONRPC.read_error(error)) is kind
 
 
-# -- whatever arrives in 0.3: a value, or an A2A error that says what is wrong ---------------------
+# -- any input in 0.3 yields a value, or an A2A error with the reason ------------------------------
 
 
 CODECS = [JsonRpc(), HttpJson()]
