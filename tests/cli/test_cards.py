@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.kit.scripted_server import card
 
 NOWHERE = "http://127.0.0.1:9"
@@ -127,3 +129,23 @@ def test_members_of_0_3_in_a_card_of_1_0_are_named(parley, tmp_path):
 
 
 # -- settings --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("send", "hi"),
+        ("task", "get", "t-1"),
+        ("task", "list"),
+        ("card", "get"),
+        ("card", "validate"),
+    ],
+)
+def test_a_transport_that_does_not_exist_is_refused(parley, tmp_path, words):
+    path = written(tmp_path, NEW)
+    for typo in ("jsonrcp", "grpc,jsonrcp"):
+        ran = parley(*words, "-a", path, "--transport", typo)
+        assert ran.status == 2
+        assert "'jsonrcp' is not a known binding; there are JSONRPC, HTTP+JSON, GRPC" in (
+            ran.stderr
+        )

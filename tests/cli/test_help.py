@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import pty
 import re
@@ -148,6 +149,36 @@ def test_no_help_is_wider_than_80_columns(parley, monkeypatch, words):
 
 
 # -- the report about the implemented parts of the specification is true ---------------------------
+
+
+def files_by_requirement():
+    found: dict[str, set[str]] = {}
+    for file in HERE.rglob("test_*.py"):
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+                for name in re.findall(r"A2ACLI_[A-Z_]+_\d{3}", ast.get_docstring(node) or ""):
+                    found.setdefault(name, set()).add(file.relative_to(HERE).as_posix())
+    return found
+
+
+def test_the_report_names_all_requirements_of_the_specification_once_tier_by_tier():
+    tiers = [wanted(tier) for tier in TIERS]
+    assert [len(tier) for tier in tiers] == [39, 15, 12]
+    names = [name for name, *_ in rows()]
+    assert len(names) == 66
+    for tier in tiers:
+        assert sorted(names[: len(tier)]) == sorted(tier)
+        del names[: len(tier)]
+
+
+def test_what_is_marked_as_passed_is_shown_by_the_tests_that_are_named():
+    shown = files_by_requirement()
+    for name, status, files, note in rows():
+        if status == "✅ Pass":
+            assert set(re.findall(r"tests/cli/([\w/]*test_\w+\.py)", files)) == shown[name], name
+        else:
+            assert note, f"{name} needs a reason"
+    assert set(shown) <= {name for name, *_ in rows()}
 
 
 # -- ``parley completion``: completion in shells ---------------------------------------------------

@@ -10,8 +10,23 @@ from typing import Any
 import msgspec
 import pytest
 
-from parley import Agent, CallContext, Caller, Execution, Retention, TaskState, Turn
-from parley.engine.caller import CLAIM_BYTES, kept
+from parley import Agent, CallContext, Caller, Execution, Message, Retention, Task, TaskState, Turn
+from parley.engine.caller import CLAIM_BYTES, caller_in, kept
+from parley.model.errors import TaskNotFoundError
+from parley.model.operations import GetTaskRequest
+from parley.model.parts import Part, Role
+from parley.model.struct import Timestamp
+from parley.model.tasks import TaskStatus
+from parley.store.events import (
+    CancelRequested,
+    MessageReceived,
+    RecordKind,
+    Scope,
+    StoredCaller,
+    TurnStarted,
+    logged,
+)
+from parley.store.protocols.task_log import Append
 from parley.store.sqlite.store import SqliteTaskStore
 from tests.engine.fleet import Fleet, until_state
 
@@ -100,6 +115,67 @@ async def test_another_replica_knows_the_caller(fleet: Fleet) -> None:
 
 
 # -- records of earlier versions -----------------------------------------------------------------
+
+
+async def begun_before(store: SqliteTaskStore, owner: str) -> str:
+    """Write a task that waits as it was written when no caller was kept."""
+    await store.open(lambda records: None)
+    message = Message(
+        message_id="m", role=Role.USER, parts=(Part(text="go"),), task_id="old", context_id="c"
+    )
+    status = TaskStatus(state=TaskState.SUBMITTED, timestamp=Timestamp.now())
+    task = Task(id="old", context_id="c", status=status, history=(message,))
+    append = Append(
+        task_id="old",
+        events=(task,),
+        expected_seq=0,
+        turn=1,
+        scope=Scope("asking", "", owner),
+        context_id="c",
+        turn_open=True,
+        release=True,
+    )
+    await store.append(append)
+    await store.close()
+    return "old"
+
+
+@pytest.mark.parametrize("owner", ["", "bob"])
+async def test_a_task_of_before_belongs_to_its_id(talk: Any, tmp_path: Path, owner: str) -> None:
+    seen: list[Caller] = []
+    path = tmp_path / "old.db"
+    task_id = await begun_before(SqliteTaskStore(path), owner)
+    mine = CallContext(caller=Caller(id=owner, authenticated=bool(owner)))
+    async with talk(asking(seen), SqliteTaskStore(path)) as caller:
+        caller.context = mine
+        await until_state(caller, task_id, TaskState.INPUT_REQUIRED)
+        others = [KNOWN, CallContext(caller=Caller(id="bob")), CallContext()]
+        for stranger in others[:2] if not owner else others:
+            with pytest.raises(TaskNotFoundError):
+                await caller.service.get_task(GetTaskRequest(id=task_id), stranger)
+        await caller.task("a", task_id=task_id)
+    assert seen == [mine.caller] * 2
+
+
+def test_records_of_before_are_read_as_they_were() -> None:
+    received = logged(
+        "t", 1, 1, 1, RecordKind("received"), 0,
+        b'{"entry":"e","message":{"messageId":"m","role":"ROLE_USER","parts":[{"text":"a"}]}}',
+    )  # fmt: skip
+    assert isinstance(received.event, MessageReceived)
+    assert received.event.caller is None
+    turn = logged("t", 1, 1, 1, RecordKind("turn"), 0, b'{"turn":1,"skill":"ask"}')
+    assert turn.event == TurnStarted(turn=1, skill="ask")
+    assert logged("t", 1, 1, 1, RecordKind("cancel"), 0, b"{}").event == CancelRequested()
+
+
+def test_whose_tasks_were_given_an_issuer_since_has_it() -> None:
+    before = StoredCaller(id="bob", authenticated=True, claims={"email": "b"})
+    owner = Caller(id="bob", issuer="a", authenticated=True)
+    assert caller_in(before, owner.owner) == msgspec.structs.replace(owner, claims={"email": "b"})
+    assert caller_in(None, owner.owner) == owner
+    someone = StoredCaller(id="eve", authenticated=True)
+    assert caller_in(someone, owner.owner) == Caller(id="eve", authenticated=True)
 
 
 # -- claims --------------------------------------------------------------------------------------

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from parley import (
     Agent,
@@ -20,7 +22,13 @@ from parley import (
     Turn,
 )
 from parley.extensions import SEARCH, SearchTasksRequest
-from parley.model.errors import A2AError, TaskNotFoundError
+from parley.model.errors import (
+    A2AError,
+    InternalError,
+    PermissionDeniedError,
+    TaskNotFoundError,
+    UnauthenticatedError,
+)
 from parley.model.operations import (
     CancelTaskRequest,
     GetTaskPushNotificationConfigRequest,
@@ -28,7 +36,9 @@ from parley.model.operations import (
     ListTasksRequest,
     SubscribeToTaskRequest,
 )
-from parley.security import claim
+from parley.model.service import caller_of
+from parley.security import OwnerPolicy, claim, owner_function
+from parley.security.owner import LONGEST_KEY, PER_CALLER, PER_TENANT, owner_policy
 from parley.store.sqlite.store import SqliteTaskStore
 
 pytestmark = pytest.mark.anyio
@@ -63,7 +73,158 @@ def asking(owner: Any = None, **options: Any) -> Agent:
 # -- keys ------------------------------------------------------------------------------------------
 
 
+NAMES = st.sampled_from(["", "a", "b", "claim", "of", "all", "tenant", "authenticated", "é"])
+
+
+CALLERS = st.builds(
+    Caller,
+    id=NAMES.filter(bool),
+    issuer=NAMES,
+    authenticated=st.booleans(),
+    claims=st.fixed_dictionaries({"a": NAMES.filter(bool), "claim": NAMES.filter(bool)}),
+)
+
+
+POLICIES: list[OwnerPolicy] = [
+    PER_CALLER,
+    PER_TENANT,
+    claim("a"),
+    claim("claim"),
+    claim("a", across_issuers=True),
+    owner_function(lambda caller: str(caller.claims["a"])),
+    owner_function(lambda caller: str(caller.claims["a"]), across_issuers=True),
+]
+
+
+def meaning(policy: OwnerPolicy, caller: Caller) -> tuple[Any, ...]:
+    """Return what decides the owner: equal for equal owners only."""
+    n = POLICIES.index(policy)
+    if n == 0:
+        return (n, caller.issuer, caller.id, caller.authenticated)
+    if n == 1:
+        return (n,)
+    value = caller.claims["claim" if n == 3 else "a"]
+    issuer = "" if n in (4, 6) else caller.issuer
+    return (n, issuer, value, caller.authenticated)
+
+
+@given(CALLERS, CALLERS, st.sampled_from(POLICIES), st.sampled_from(POLICIES))
+def test_two_keys_are_equal_for_the_same_owner_only(
+    one: Caller, two: Caller, first: OwnerPolicy, second: OwnerPolicy
+) -> None:
+    is_same = meaning(first, one) == meaning(second, two)
+    assert (first.key_of(one) == second.key_of(two)) is is_same
+
+
+def test_a_caller_cannot_be_named_like_a_group() -> None:
+    for policy in POLICIES[1:]:
+        key = policy.key_of(Caller(id="x", claims={"a": "a", "claim": "a"}))
+        assert caller_of(key) == Caller()  # a group's key is no caller's
+
+
+def test_a_long_key_is_kept_as_a_digest() -> None:
+    first = claim("org").key_of(Caller(id="x", issuer="i" * 500, claims={"org": "é" * 256}))
+    other = claim("org").key_of(Caller(id="x", issuer="i" * 500, claims={"org": "é" * 255}))
+    assert first != other
+    assert max(len(first.encode()), len(other.encode())) <= LONGEST_KEY
+
+
+class Forging(OwnerPolicy):
+    def key_of(self, caller: Caller) -> str:
+        return "ada"
+
+
+@pytest.mark.parametrize("given", ["callers", "", None, 1, ("org",), claim, Caller, Forging()])
+def test_an_owner_that_is_no_policy_is_refused(given: Any) -> None:
+    with pytest.raises(ValueError, match=r"claim\('org'\)"):
+        Agent("x", rights=Rights(owner=given))
+
+
+def test_a_function_of_an_owner_policy_is_plain() -> None:
+    async def team(caller: Caller) -> str:
+        return "a"
+
+    with pytest.raises(TypeError, match="plain def"):
+        Agent("x", rights=Rights(owner=team))
+    with pytest.raises(ValueError, match="name of a claim"):
+        claim("a\x1fb")
+
+
 # -- rejected callers ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("org", "sentence"),
+    [
+        (None, "have none"),
+        ("", "have none"),
+        ([], "have none"),
+        (["acme", "evil"], "2 values"),
+        ({"id": "acme"}, "not the name"),
+        (True, "not the name"),
+        (1.5, "not the name"),
+        (["\x1f"], "not the name"),
+        ("acme\x1f\x1f", "not the name"),
+        ("x" * 600, "not the name"),
+        (2**70, "not the name"),
+    ],
+)
+def test_a_claim_that_is_no_group_is_refused_with_a_sentence(org: Any, sentence: str) -> None:
+    with pytest.raises(PermissionDeniedError, match=sentence):
+        claim("org").key_of(of("ada", org).caller)
+
+
+def test_who_is_unknown_has_no_group() -> None:
+    for policy in POLICIES[2:]:
+        with pytest.raises(UnauthenticatedError):
+            policy.key_of(Caller(claims={"a": "a", "claim": "a"}, authenticated=True))
+
+
+def test_a_claim_of_one_value_may_be_a_list_or_a_number() -> None:
+    key = claim("org").key_of
+    assert key(of("ada", ["acme"]).caller) == key(ADA.caller)
+    assert key(of("ada", 7).caller) == key(of("bob", 7).caller)
+
+
+@pytest.mark.parametrize(
+    ("function", "error"),
+    [
+        (lambda caller: "acme\x1fsecret", InternalError),
+        (lambda caller: "x" * 600, InternalError),
+        (lambda caller: 7, InternalError),
+        (lambda caller: caller.claims["team"], InternalError),
+        (lambda caller: None, PermissionDeniedError),
+        (lambda caller: "", PermissionDeniedError),
+    ],
+)
+def test_a_function_that_names_no_owner_denies(function: Any, error: type[A2AError]) -> None:
+    with pytest.raises(error) as caught:
+        owner_policy(function).key_of(ADA.caller)
+    assert "secret" not in str(caught.value)
+
+
+async def test_whoever_may_own_nothing_is_refused_everywhere(talk: Any) -> None:
+    async with talk(asking()) as caller:
+        task = await caller.task("go", context=ADA)
+        for context, error in (
+            (of("nobody", None), PermissionDeniedError),
+            (CallContext(), UnauthenticatedError),
+        ):
+            service = caller.service
+            for asked in (
+                caller.send("go", context=context),
+                caller.send("go", task_id=task.id, context=context),
+                anext(caller.stream("go", context=context)),
+                service.get_task(GetTaskRequest(id=task.id), context),
+                service.list_tasks(ListTasksRequest(), context),
+                service.cancel_task(CancelTaskRequest(id=task.id), context),
+                anext(service.subscribe_to_task(SubscribeToTaskRequest(id=task.id), context)),
+                service.get_task_push_notification_config(
+                    GetTaskPushNotificationConfigRequest(task_id=task.id, id="x"), context
+                ),
+            ):
+                with pytest.raises(error):
+                    await asked
 
 
 # -- shared data -----------------------------------------------------------------------------------

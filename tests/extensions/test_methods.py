@@ -15,6 +15,7 @@ from parley.extensions.declared import (
     SkillSchema,
     schemas_on,
 )
+from parley.extensions.message_timestamps import MessageTimestamps
 from parley.extensions.task_search import (
     SEARCH,
     TASK_SEARCH,
@@ -24,7 +25,11 @@ from parley.extensions.task_search import (
     search,
 )
 from parley.extensions.usage import USAGE, Spent, UsageRequest, report, spent_on
-from parley.model.errors import InvalidParamsError, UnauthenticatedError
+from parley.model.errors import (
+    ExtensionSupportRequiredError,
+    InvalidParamsError,
+    UnauthenticatedError,
+)
 from parley.model.extensions import Extension, method
 from parley.model.operations import ListTasksRequest, ListTasksResponse
 from parley.model.parts import Artifact, Message, Part, Role
@@ -149,6 +154,33 @@ def test_a_uri_can_stand_in_a_header(wrong: str) -> None:
 
 
 # -- the client --------------------------------------------------------------------------------
+
+
+async def test_the_client_names_a_required_extension_before_it_sends(serve: Any) -> None:
+    agent = diary(Counter(required=True))
+    async with serve(agent, extensions=[TaskSearch()]) as remote:
+        with pytest.raises(ExtensionSupportRequiredError, match=Counter.uri):
+            await remote.send("Hi")
+        with pytest.raises(ExtensionSupportRequiredError, match=Counter.uri):
+            async for _ in remote.stream("Hi"):
+                pass
+    async with serve(agent, extensions=[Counter()]) as remote:
+        assert isinstance(await remote.send("Hi"), Task)
+    async with serve(agent, extensions=[Counter.uri, TASK_SEARCH]) as remote:
+        assert isinstance(await remote.send("Hi"), Task)
+
+
+async def test_the_client_does_by_itself_what_it_knows(serve: Any) -> None:
+    async with serve(diary(MessageTimestamps(required=True))) as remote:
+        task = await remote.send("Hi")
+        assert MessageTimestamps.of(task.history[0]) is not None
+        assert task.history[0].extensions == (MessageTimestamps.uri,)
+
+
+async def test_a_clients_extension_is_at_work_only_where_the_agent_has_it(serve: Any) -> None:
+    async with serve(diary(), extensions=[MessageTimestamps()]) as remote:
+        task = await remote.send("Hi")
+        assert task.history[0].metadata is None
 
 
 # -- searching ---------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from parley import Agent, Execution, Task
+from parley import Agent, Execution, Task, Turn
 from parley.model.operations import StreamResponse
 from parley.model.struct import encode
 from parley.store.memory import MemoryTaskStore
@@ -18,7 +18,7 @@ from parley.store.protocols.webhooks import PushState
 from parley.store.task_store import TaskStore
 from tests.kit.waiting import until
 from tests.kit.webhooks import Webhook, is_over, webhook
-from tests.push.pushing import Pushed, config, gated, pushing
+from tests.push.pushing import Pushed, config, gated, of_version, pushing
 
 pytestmark = pytest.mark.anyio
 
@@ -155,6 +155,43 @@ async def test_hosts_on_the_list_are_told_wherever_they_are() -> None:
 
 
 # -- version 0.3 ---------------------------------------------------------------------------------
+
+
+async def test_a_webhook_of_0_3_is_told_the_task_as_it_stands() -> None:
+    agent, gate = gated()
+    async with webhook() as hook, pushing(agent) as caller:
+        old = of_version(caller.context, "0.3")
+        task = await caller.task("go", hook.url, return_immediately=True, context=old)
+        await hook.until(bool)
+        gate.set()
+        await hook.until_over()
+        for told in hook.told:
+            assert told.json["id"] == task.id
+            assert told.json["kind"] == "task"
+            assert told.headers["content-type"] == "application/json"
+            assert told.headers["a2a-version"] == "0.3"
+        assert hook.told[-1].json["status"]["state"] == "completed"
+        numbers = [told.number for told in hook.told]
+        assert numbers == sorted(set(numbers))
+
+
+async def test_many_chunks_are_told_as_few_tasks() -> None:
+    """What is sent grows with the artifact, not with its square."""
+    agent = Agent("Writer")
+
+    @agent.skill
+    async def write(turn: Turn) -> Any:
+        for n in range(1000):
+            yield f"{n:09} "
+            if n % 10 == 0:
+                await asyncio.sleep(0)
+
+    async with webhook() as hook, pushing(agent) as caller:
+        old = of_version(caller.context, "0.3")
+        await caller.task("go", hook.url, context=old)
+        await hook.until_over()
+        assert len(hook.told) < 30
+        assert sum(len(told.body) for told in hook.told) < 10 * len(hook.told[-1].body)
 
 
 # -- restarts ------------------------------------------------------------------------------------

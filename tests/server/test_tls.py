@@ -289,3 +289,31 @@ def test_files_that_make_no_sense_together_are_refused(given, words):
 
 
 # -- HSTS --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("host", "max_age", "is_told"),
+    [
+        ("agents.example.com", 31536000, True),
+        ("agents.example.com:8443", 60, True),
+        ("agents.example.com", 0, False),
+        ("localhost", 31536000, False),
+        ("clock.localhost", 31536000, False),
+        ("127.0.0.1", 31536000, False),
+        ("192.0.2.7", 31536000, False),
+        ("[::1]", 31536000, False),
+    ],
+)
+async def test_browsers_are_told_to_come_back_over_https(tls, host, max_age, is_told):
+    app = app_of(settings=Settings(hsts_max_age=max_age, allowed_hosts=("*",)))
+    header = f"strict-transport-security: max-age={max_age}\r\n".encode()
+    async with serving(app, tls=tls) as url, connected(url) as stream:
+        assert (header in await ask(stream, host=host)) == is_told
+        assert (header in await ask(stream, "/nowhere", host)) == is_told
+
+
+async def test_nothing_is_told_over_plain_http():
+    app = app_of(settings=Settings(allowed_hosts=("*",)))
+    async with serving(app) as url, aiohttp.ClientSession() as http:
+        answer = await http.get(f"{url}/health/live", headers={"Host": "agents.example.com"})
+        assert "strict-transport-security" not in answer.headers

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import re
 import secrets
+import signal
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -17,7 +21,8 @@ from parley.envelope.codec import write_message
 from parley.envelope.signatures import EnvelopeKey, sign_message
 from parley.security.signing.keys import encode
 from tests.cli.commands.test_serve import AGENT as TENANTS_AGENT
-from tests.kit.processes import Running
+from tests.kit.processes import Running, free_port
+from tests.kit.services.postgres import PostgresServer
 from tests.server.envelope.guarded import message
 
 posix = pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
@@ -108,6 +113,71 @@ def _answer(url: str, body: bytes) -> str:
 # -- messages of ``parley serve`` about its services, and the secrets that they leave out ----------
 
 
+LINE = re.compile(r"\d\d:\d\d:\d\d (DEBUG|INFO|WARNING) +[\w.]+: \S.*")
+
+
+def check(said: str) -> None:
+    """See that a log is for people, and keeps secrets."""
+    assert "hunter2" not in said
+    assert "Traceback" not in said
+    assert "<Address" not in said
+    for line in said.splitlines():
+        assert LINE.fullmatch(line), line
+
+
+@pytest.mark.service
+@pytest.mark.parametrize(
+    "options",
+    [(), ("--bus", "none"), ("--role", "api"), ("--role", "worker"), ("--log-level", "debug")],
+    ids=" ".join,
+)
+def test_its_log_is_for_people(
+    serve: Callable[..., Running], postgres_url: str, options: tuple[str, ...]
+) -> None:
+    url = postgres_url.replace("parley@", "parley:hunter2@")
+    with serve("--store", url, *options) as server:
+        said = server.until("Ctrl-C stops the server")
+        assert "hunter2" not in said
+        assert server.end(signal.SIGTERM) == 0
+    assert ": new, with schema version" in server.stderr
+    check(server.stderr)
+
+
+@pytest.mark.service
+@pytest.mark.parametrize("scheme", ["redis", "postgresql"])
+def test_a_bus_that_is_away_is_told_in_a_line_and_holds_up_nothing(
+    serve: Callable[..., Running], postgres_url: str, scheme: str
+) -> None:
+    bus = f"{scheme}://parley:hunter2@127.0.0.1:{free_port()}/0"
+    with serve("--store", postgres_url, "--bus", bus) as server:
+        server.until("Ctrl-C stops the server")
+        server.until("does not work, wake-up notifications are late until it does")
+        assert server.end(signal.SIGTERM) == 0
+    check(server.stderr)
+
+
+@pytest.mark.service
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        ("127.0.0.1:{port}/none", "there is no such database; create it"),
+        ("127.0.0.1:{free}/postgres", "the database cannot be reached"),
+        ("nowhere.invalid/postgres", "the database cannot be reached"),
+    ],
+)
+def test_a_store_that_cannot_be_had_is_told_in_a_line(
+    serve: Callable[..., Running], postgres: PostgresServer, place: str, words: str
+) -> None:
+    place = place.format(port=postgres.port, free=free_port())
+    with serve("--store", f"postgresql://parley:hunter2@{place}") as server:
+        assert server.end() == 1
+    assert server.stdout == ""
+    [line] = server.stderr.splitlines()
+    assert line.startswith("error: the store cannot be used: postgresql://")
+    assert words in line
+    assert "hunter2" not in line
+
+
 POSTGRES_AGENT = '''
 from parley import Agent, Turn
 
@@ -162,3 +232,71 @@ def test_wrong_tenants_are_said_in_a_line(files, parley, flags, words):
 
 
 # -- ``parley serve``: its requirements for webhooks -----------------------------------------------
+
+
+WEBHOOKS_AGENT = """
+from parley import Agent
+
+agent = Agent("Echo")
+
+
+@agent.skill(replies="task")
+async def echo(text: str) -> str:
+    return text
+"""
+
+
+@pytest.fixture
+def hook():
+    """A webhook that notes whether what comes is a challenge."""
+    arrived = queue.Queue()
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_POST(self):
+            arrived.put(self.headers.get("A2A-Webhook-Challenge"))
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *words):
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Answers)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/hook", arrived
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
+@pytest.mark.parametrize(
+    ("flags", "environment", "first"),
+    [
+        ((), {}, None),
+        ((), {"PARLEY_WEBHOOK_CHALLENGE": "1"}, "v1"),
+        (("--reload", "--webhook-challenge"), {}, "v1"),
+    ],
+)
+def test_a_webhook_is_challenged_where_the_operator_asks_for_it(
+    tmp_path, hook, flags, environment, first
+):
+    if "--reload" in flags:
+        pytest.importorskip("watchfiles")
+    (tmp_path / "echo.py").write_text(WEBHOOKS_AGENT)
+    url, arrived = hook
+    words = ["serve", "echo.py", "--port", "0", "--store", "memory:", "--allow-private-webhooks"]
+    with Running([*words, *flags], tmp_path, **environment) as server:
+        said = server.until("Ctrl-C stops the server")
+        address = re.search(r"address +(\S+)", said)[1]
+        message = {"messageId": "1", "role": "ROLE_USER", "parts": [{"text": "hi"}]}
+        configuration = {"taskPushNotificationConfig": {"url": url}}
+        request = urllib.request.Request(
+            f"{address.rstrip('/')}/message:send",
+            json.dumps({"message": message, "configuration": configuration}).encode(),
+            {"Content-Type": "application/json", "A2A-Version": "1.0"},
+        )
+        urllib.request.urlopen(request, timeout=15).close()
+        assert arrived.get(timeout=15) == first
+        assert server.end(signal.SIGTERM) == 0

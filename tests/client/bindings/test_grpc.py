@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import socket
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import grpc
 import pytest
 
 from parley.client import RemoteAgent, connect
-from parley.client.bindings.grpc import GrpcClientBinding
+from parley.client.bindings.grpc import GrpcClientBinding, GrpcTarget
 from parley.client.bindings.http import GrpcTls, HttpTransport
 from parley.client.errors import (
     AuthenticationRequired,
@@ -295,6 +296,127 @@ async def test_a_request_that_the_server_finds_too_large_is_refused():
 
 
 # -- connections -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def dead() -> Iterator[str]:
+    """An address at which nobody listens, and nobody else can begin to."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{taken.getsockname()[1]}"
+
+
+async def test_a_call_that_never_left_says_why(dead):
+    async with binding(dead) as made:
+        for _ in range(2):
+            with pytest.raises(Unreachable, match="refused"):
+                await made.call(GET_TASK, GET, CallContext())
+        with pytest.raises(Unreachable):
+            await events(made)
+
+
+async def test_a_host_that_is_not_known_is_unreachable():
+    async with binding("no-such-host.invalid:1", insecure=True) as made:
+        with pytest.raises(Unreachable):
+            await made.call(GET_TASK, GET, CallContext())
+
+
+async def test_a_server_that_comes_back_is_found_again():
+    service = Scripted()
+    app = app_of(service)
+    async with serving(app, grpc=GrpcOptions(port=0)) as url:
+        target = app.grpc.beside(url)
+        port = int(target.rpartition(":")[2])
+        async with binding(target) as made:
+            assert await made.call(GET_TASK, GET, CallContext()) == task()
+            app.grpc.port = None
+    async with binding(target) as made:
+        with pytest.raises(Unreachable):
+            await made.call(GET_TASK, GET, CallContext())
+        async with serving(app_of(service), grpc=GrpcOptions(port=port)):
+            for _ in range(50):
+                try:
+                    assert await made.call(GET_TASK, GET, CallContext()) == task()
+                    break
+                except Unreachable:
+                    await let_time_pass(0.1)
+            else:
+                raise AssertionError("not found again")
+
+
+async def test_a_connection_that_breaks_in_a_call_may_have_done_it():
+    begun = asyncio.Event()
+
+    async def wait(data, context):
+        begun.set()
+        await asyncio.get_running_loop().create_future()
+
+    server = grpc.aio.server()
+    handler = grpc.unary_unary_rpc_method_handler(wait)
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler("lf.a2a.v1.A2AService", {"GetTask": handler}),)
+    )
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with binding(f"127.0.0.1:{port}") as made:
+        call = asyncio.create_task(made.call(GET_TASK, GET, CallContext()))
+        await asyncio.wait_for(begun.wait(), 5)
+        await server.stop(None)
+        with pytest.raises(Disconnected):
+            await asyncio.wait_for(call, 5)
+
+
+@pytest.mark.parametrize(
+    ("url", "address", "secure"),
+    [
+        ("127.0.0.1:50051", "127.0.0.1:50051", False),
+        ("localhost:50051", "localhost:50051", False),
+        ("[::1]:50051", "[::1]:50051", False),
+        ("agents.example:50051", "agents.example:50051", True),
+        ("10.0.0.5:50051", "10.0.0.5:50051", True),
+        ("agents.example:443", "agents.example:443", True),
+        ("agents.example", "agents.example:443", True),
+        ("http://agents.example:50051", "agents.example:50051", False),
+        ("http://agents.example/path", "agents.example:80", False),
+        ("https://127.0.0.1:50051", "127.0.0.1:50051", True),
+        ("https://agents.example", "agents.example:443", True),
+        ("https://me:secret@AGENTS.example.", "agents.example:443", True),
+        ("https://bücher.example", "xn--bcher-kva.example:443", True),
+    ],
+)
+def test_a_call_is_encrypted_unless_it_stays_here_or_the_address_says_not_to(url, address, secure):
+    assert GrpcTarget.of(url) == GrpcTarget(address, secure)
+
+
+def test_only_an_address_without_a_scheme_is_called_in_the_open_by_those_who_want_that():
+    assert not GrpcTarget.of("agents.example:50051", insecure=True).secure
+    assert GrpcTarget.of("https://agents.example", insecure=True).secure
+
+
+@pytest.mark.parametrize(
+    "url", ["", "ftp://x:1", "x:y", "x:70000", ":1", "exam%70le.com:1", "a\\b:1"]
+)
+def test_what_is_no_address_is_told(url):
+    with pytest.raises(ClientError, match="not an address of the form host:port"):
+        GrpcTarget.of(url)
+
+
+@pytest.mark.parametrize("url", ["unix:1", "http://unix:1", "ipv4:1", "https://xds:1"])
+async def test_a_host_is_a_host_whatever_grpc_calls_by_such_a_name(url, tmp_path, monkeypatch):
+    """``unix:1`` is a socket of this machine to gRPC, and would be to a card's author."""
+    monkeypatch.chdir(tmp_path)
+    opened: list[bytes] = []
+
+    async def heard(reader, writer):
+        opened.append(await reader.read(1))
+        writer.close()
+
+    server = await asyncio.start_unix_server(heard, tmp_path / "1")
+    async with server, binding(url) as made:
+        host = url.rpartition("/")[2]
+        with pytest.raises(Unreachable, match=f"cannot connect to {host}: "):
+            await made.call(GET_TASK, GET, CallContext())
+    assert opened == []
 
 
 # -- TLS ---------------------------------------------------------------------------------------

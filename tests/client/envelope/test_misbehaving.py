@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from aiohttp import web
 
 import parley
-from parley import Agent, Turn
-from parley.envelope import LinkSettings
+from parley import Agent, Caller, Turn
+from parley.conformance import faults
+from parley.envelope import (
+    EnvelopeBinding,
+    EnvelopeFailed,
+    IncomingRequest,
+    LinkSettings,
+    RegistrationSettings,
+)
 from parley.model.backoff import Backoff
+from parley.model.errors import InvalidParamsError
 from parley.server.run import serving
+from parley.testing import FaultProxy
 from tests.client.envelope.scripted import Peer, Sent, answer_to, echo, scripted_agent
 from tests.kit.waiting import let_time_pass, until
 
@@ -67,6 +77,44 @@ async def test_a_kept_connection_is_opened_again_after_its_credentials_were_refu
 # -- the envelope client and a real server, over a connection that breaks --------------------------
 
 
+def quick() -> LinkSettings:
+    return LinkSettings(backoff=Backoff(0.01, 0.05), transport="socket", retries=100)
+
+
+async def texts(client: parley.envelope.EnvelopeClient, sub_type: str) -> str:
+    """Return the text of a stream, of its events alone."""
+    found = []
+    async with client.stream("count", sub_type=sub_type, timeout=30) as stream:
+        async for event in stream:
+            for result in event.results:
+                update = result.get("artifactUpdate") if isinstance(result, dict) else None
+                parts = update["artifact"]["parts"] if update else ()
+                found += [part["text"] for part in parts]
+    return "".join(found)
+
+
+@pytest.mark.parametrize("sub_type", ["query", "command"])
+async def test_a_stream_that_is_cut_at_any_byte_is_complete_and_has_nothing_twice(
+    url: str, sub_type: str
+) -> None:
+    async with parley.envelope.connect(f"{url}/envelope", settings=quick()) as client:
+        whole = await texts(client, sub_type)
+    assert whole == "".join(f"{number} " for number in range(12))
+    begun.clear()
+
+    async def cut_at(byte: int) -> None:
+        line = FaultProxy(url.replace("http", "tcp"))
+        for place in (byte, byte + 400, byte + 900):
+            line.fault(faults.cut(after_bytes=place))
+        address = f"http://{line.url}/envelope"
+        async with line, parley.envelope.connect(address, settings=quick()) as client:
+            assert await texts(client, sub_type) == whole, byte
+
+    for first in range(230, 4000, 377):  # behind the handshake, in steps that hit all frames
+        await asyncio.gather(*[cut_at(first + 37 * n) for n in range(10)])
+    assert len(begun) == len(set(begun)) == 100
+
+
 agent = Agent("Streams")
 begun: list[str] = []
 
@@ -87,6 +135,61 @@ async def url() -> AsyncIterator[str]:
 
 
 # -- agents that register over a client's socket with a real server, and get requests --------------
+
+
+CARD = {
+    "agentInfo": {"id": "remote-desk", "name": "Desk"},
+    "capabilities": [{"name": "greet"}, {"name": "count"}],
+}
+
+
+def who(headers: Any) -> Caller:
+    return Caller(id=headers.get("x-user", ""), authenticated="x-user" in headers)
+
+
+@pytest.fixture
+async def registering_url() -> AsyncIterator[str]:
+    options = EnvelopeBinding(registration=RegistrationSettings(anonymous=True))
+    async with serving(parley.asgi(gateway, drain=0.0, bindings=[options])) as address:
+        yield address
+
+
+async def test_an_agent_behind_a_socket_is_asked_through_the_server(registering_url: str) -> None:
+    settings = LinkSettings(backoff=Backoff(0.01, 0.05))
+    taken: list[IncomingRequest] = []
+    async with FaultProxy(registering_url.replace("http", "tcp")) as line:
+        line.fault(faults.cut(after_bytes=6000))
+        address = f"http://{line.url}/envelope"
+        async with parley.envelope.connect(
+            address, agent_id="remote-desk", settings=settings
+        ) as desk:
+
+            @desk.on_request
+            async def handle(request: IncomingRequest) -> Any:
+                taken.append(request)
+                if request.action != "greet":
+                    raise InvalidParamsError("greet is all there is")
+                return [f"hello {request.parameters['name']}"]
+
+            answer = await desk.register(CARD)
+            assert answer.status == "success"
+            async with parley.envelope.connect(registering_url) as client:
+                greet = {"name": "Ada"}
+                asked = await client.request("greet", greet, target="remote-desk", timeout=10)
+                assert asked.results == ("hello Ada",)
+                with pytest.raises(EnvelopeFailed, match="greet is all"):
+                    await client.request("count", {}, target="remote-desk", timeout=10)
+
+                async def is_back() -> bool:
+                    long = {"name": "x" * 500}
+                    try:
+                        await client.request("greet", long, target="remote-desk", timeout=5)
+                    except EnvelopeFailed:  # its line was cut: it registers again by itself
+                        return False
+                    return desk.connection.reconnects > 0
+
+                await until(is_back, 10)
+    assert taken[0].parameters == {"name": "Ada"}
 
 
 gateway = Agent("Gateway")

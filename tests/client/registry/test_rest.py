@@ -11,7 +11,7 @@ import pytest
 import parley
 from parley.client.auth import Bearer
 from parley.client.errors import AuthenticationRequired, ClientError, NotEncrypted, ResponseTooLarge
-from parley.registry.client.places import NoRegistry, NotARegistry
+from parley.registry.client.places import AgentNotFound, NoRegistry, NotARegistry, RegistryRefused
 from tests.kit.scripted_server import Exchange, scripted
 
 pytestmark = pytest.mark.anyio
@@ -71,6 +71,33 @@ async def test_a_redirect_is_not_followed() -> None:
 
 
 # -- one entry ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("filters", [True, False])
+async def test_an_entry_of_a_registry_without_that_route_is_searched_for(filters: bool) -> None:
+    async def answer(exchange: Exchange) -> None:
+        if exchange.method == "GET":
+            await exchange.json({"errorCode": "NOT_FOUND", "message": "no route"}, 404)
+        elif json.loads(exchange.body)["query"].get("filter") and not filters:
+            await exchange.json({"errorCode": "INVALID_ARGUMENT"}, 400)
+        else:
+            other = {**FX, "identifier": "urn:air:far.example:agent:other"}
+            await exchange.json({"results": [other, FX]})
+
+    async with scripted(answer) as server, parley.RemoteRegistry(server.url) as registry:
+        assert (await registry.entry(FX["identifier"])).identifier == FX["identifier"]
+        with pytest.raises(AgentNotFound, match="has no entry 'urn:air"):
+            await registry.entry("urn:air:far.example:nobody")
+
+
+async def test_a_registry_without_facets_says_so() -> None:
+    async with (
+        scripted(answering({"message": "not implemented"}, 501)) as server,
+        parley.RemoteRegistry(f"{server.url}/api") as registry,
+    ):
+        with pytest.raises(RegistryRefused) as caught:
+            await registry.explore("x")
+    assert caught.value.status == 501
 
 
 # -- credentials -------------------------------------------------------------------------------

@@ -144,9 +144,6 @@ async def test_rule_18_the_client_takes_an_address_with_and_without_a_scheme(pla
         assert (await remote.send("say hello")).text == "hello"
 
 
-# -- rule 25 ----------------------------------------------------------------------------------
-
-
 # -- rule 26 ----------------------------------------------------------------------------------
 
 

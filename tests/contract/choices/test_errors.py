@@ -131,6 +131,3 @@ async def test_rule_07_the_client_takes_statuses_of_grpc_without_details(status,
                 await remote.get("t")
     finally:
         await server.stop(None)
-
-
-# -- rule 33, the errors ----------------------------------------------------------------------

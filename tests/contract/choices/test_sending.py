@@ -67,9 +67,6 @@ async def test_rule_04_the_client_says_it_as_the_version_does(version, said):
     assert configuration == said
 
 
-# -- rules 8 and 9 ----------------------------------------------------------------------------
-
-
 # -- rule 16 ----------------------------------------------------------------------------------
 
 
@@ -261,9 +258,6 @@ async def test_rule_02_the_client_takes_either_end_of_a_stream_for_normal(stays_
         assert server.calls == ["SendStreamingMessage"]  # the client does not fetch the task
 
 
-# -- rule 10 ----------------------------------------------------------------------------------
-
-
 # -- rule 21 ----------------------------------------------------------------------------------
 
 
@@ -297,6 +291,3 @@ async def test_rule_27_what_fails_before_the_first_event_has_the_status_of_its_e
         refusal = events.refusal
     assert refusal is not None
     assert (refusal.status, refusal.reason) == (500, "INTERNAL_ERROR")
-
-
-# -- rule 34 ----------------------------------------------------------------------------------

@@ -23,9 +23,16 @@ from parley import (
     testing,
 )
 from parley.client.auth.credentials import skill_of
-from parley.model.errors import InternalError, InvalidParamsError, PermissionDeniedError
+from parley.model.errors import (
+    InternalError,
+    InvalidParamsError,
+    PermissionDeniedError,
+    PushNotificationNotSupportedError,
+    UnsupportedOperationError,
+)
 from parley.model.operations import SendMessageRequest
 from parley.server.run import serving
+from tests.kit.servers import served
 
 pytestmark = pytest.mark.anyio
 
@@ -178,3 +185,21 @@ async def test_a_client_and_a_server_read_the_same_skill() -> None:
 
 
 # -- a switched-off feature is neither on the card nor served --------------------------------------
+
+
+async def test_an_agent_without_streams_and_webhooks_answers_and_refuses_those() -> None:
+    agent = Agent("Plain", card=CardDetails(streaming=False, push_notifications=False))
+
+    @agent.skill
+    async def echo(turn: Turn) -> str:
+        """Says it again."""
+        return turn.text
+
+    async with served(agent) as remote:
+        capabilities = remote.card.capabilities
+        assert (capabilities.streaming, capabilities.push_notifications) == (False, False)
+        assert (await remote.send("hello")).text == "hello"
+        with pytest.raises(UnsupportedOperationError, match=r"capabilities\.streaming"):
+            await anext(remote.subscribe("t-1"))
+        with pytest.raises(PushNotificationNotSupportedError):
+            await remote.send("hello", push="https://hooks.example.com")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
@@ -12,7 +13,9 @@ import pytest
 from parley import Agent, BlockingTurn, Execution, TaskState, Turn
 from parley.agent.turn_facts import TurnFacts
 from parley.llm import FunctionTool
+from parley.model.ids import INCIDENT_KEY
 from parley.model.tasks import Task
+from parley.store.audit.reading import fact_of
 
 pytestmark = pytest.mark.anyio
 
@@ -122,3 +125,37 @@ async def test_a_function_that_never_ends_after_its_end_is_stopped(talk: Any) ->
 
 
 # -- the reference of a failed task points to its entries in the log and the audit -----------------
+
+
+async def test_a_reference_names_its_task_wherever_an_operator_looks(
+    talk: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    agent = Agent("Crasher")
+
+    @agent.skill(replies="task")
+    async def crash(turn: Turn) -> None:
+        turn.log.warning("at %d %%", 5, extra={"kept": True})
+        raise ValueError("secret")
+
+    async with talk(agent) as caller:
+        task = await caller.task("go")
+        events = await caller.store.events(task.id, 0, 100)
+    assert task.state is TaskState.FAILED
+    said = task.status.message
+    assert said is not None
+    reference = said.text.rpartition(" ")[2]
+    assert said.metadata == {INCIDENT_KEY: {"reference": reference, "skill": "crash"}}
+    (incident,) = [each for each in caplog.records if each.levelno == logging.ERROR]
+    line = incident.getMessage()
+    for each in (reference, task.id, task.context_id, "'crash'"):
+        assert each in line
+    fact = fact_of(events[-1], "")
+    assert fact is not None
+    assert fact.details == {
+        "turn": 1, "reference": reference, "skill": "crash", "context": task.context_id
+    }  # fmt: skip
+    (own,) = [each for each in caplog.records if each.name == "parley.agent"]
+    assert own.getMessage() == f"task {task.id}: at 5 %"
+    assert vars(own)["kept"] is True
+    assert vars(own)["task_id"] == task.id
+    assert vars(own)["skill"] == "crash"

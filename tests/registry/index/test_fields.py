@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
 
+from parley.registry import records
 from parley.registry.index import entry_search
+from parley.registry.index.entry_search import EntrySearch, SearchTables
 from parley.registry.index.registry_index import RegistryIndex
+from parley.registry.index.sqlite import SqliteRegistryIndex
 from parley.registry.index.words import MAX_LENGTH, MAX_WORDS, words_of
-from parley.registry.records import Constraint, EntrySelection
+from parley.registry.records import Constraint, EntrySelection, Order
 from tests.kit.waiting import Clock
 from tests.registry.index.making import EVERYBODY, draft, found, listed, short, where
 
@@ -145,3 +151,34 @@ def test_words_are_bounded() -> None:
 
 
 # -- the cost of a search does not grow with entries outside its results ---------------------------
+
+
+class Explaining(SearchTables):
+    """Notes how each statement that was put together is run."""
+
+    steps: list[str]
+
+    def ask(self, statement: str, values: Mapping[str, Any]) -> list[Any]:
+        plan = self.connection.execute(f"EXPLAIN QUERY PLAN {statement}", dict(values))
+        self.steps += [str(row[3]) for row in plan]
+        return super().ask(statement, values)
+
+
+@pytest.mark.parametrize("field", records.ORDERS)
+async def test_every_order_of_a_list_has_an_index(
+    monkeypatch: pytest.MonkeyPatch, field: str
+) -> None:
+    steps: list[str] = []
+    monkeypatch.setattr(Explaining, "steps", steps, raising=False)
+    search = EntrySearch()
+    monkeypatch.setattr(search, "_tables", Explaining.made())
+    index = SqliteRegistryIndex()
+    monkeypatch.setattr(index, "_search", search)
+    await index.open()
+    await index.put([draft("a"), draft("b")])
+    for is_descending in (False, True):
+        order = [Order(field=field, descending=is_descending)]
+        assert len(await index.browse(EVERYBODY, order, 10, 0)) == 2
+    await index.close()
+    assert steps
+    assert not [step for step in steps if "TEMP B-TREE" in step]

@@ -18,10 +18,10 @@ from parley.registry.index.postgres import PostgresRegistryIndex
 from parley.registry.index.registry_index import RegistryIndex
 from parley.registry.index.sqlite import SqliteRegistryIndex
 from parley.registry.index.urls import open_index
-from parley.registry.records import EntryDraft, EntrySelection
+from parley.registry.records import EntryDraft, EntrySelection, EntryStanding, Order, Viewer
 from tests.kit.services.postgres import PostgresServer
 from tests.kit.waiting import let_time_pass
-from tests.registry.index.making import draft, found, where
+from tests.registry.index.making import OPERATOR, draft, found, listed, short, where
 
 pytestmark = pytest.mark.anyio
 
@@ -52,6 +52,25 @@ async def test_the_name_of_an_index_shows_no_password() -> None:
 
 
 # -- indexes from earlier versions are opened, and keep their entries ------------------------------
+
+
+async def test_what_an_earlier_version_kept_is_found(before: RegistryIndex) -> None:
+    await before.open()
+    try:
+        assert await found(before, "currencies converted") == ["fx"]
+        assert await found(before, "violin") == []
+        assert await found(before, "violin", viewer=Viewer(tokens=("me",))) == ["mine"]
+        assert await listed(before, where("tags", "finance")) == {"fx"}
+        assert await listed(before, where("observed.health", "healthy")) == {"fx"}
+        gone = EntrySelection(viewer=OPERATOR, standings=(EntryStanding.WITHDRAWN,))
+        order = [Order(field="updatedAt", descending=True)]
+        assert [short(e.identifier) for e in await before.browse(gone, order, 9, 0)] == ["old"]
+        assert [source.url for source in await before.sources()] == ["https://example.com/"]
+        [entry] = await before.entries_of("urn:air:example.com:agents:fx")
+        await before.put([entry])
+        assert await found(before, "currency") == ["fx"]
+    finally:
+        await before.close()
 
 
 KEPT = Path(__file__).parents[2] / "data" / "registry"

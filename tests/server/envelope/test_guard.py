@@ -5,16 +5,21 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+import parley
+from parley import Agent
+from parley.envelope.answers import response
 from parley.envelope.declared import EnvelopeSettings
 from parley.envelope.messages import (
     MessageOutdated,
     MessageReplayed,
+    ResponsePayload,
     SignatureInvalid,
     SignatureRequired,
     SourceMismatch,
+    TargetNotFound,
 )
-from parley.envelope.server.guard import KnownCallers
-from parley.envelope.signatures import EnvelopeKey
+from parley.envelope.server.guard import EnvelopeKeys, KnownCallers, sign_answer
+from parley.envelope.signatures import EnvelopeKey, read_key, verify_signature
 from parley.model.errors import (
     OverloadedError,
     PermissionDeniedError,
@@ -24,6 +29,8 @@ from parley.model.errors import (
 from parley.model.service import ANONYMOUS, Caller
 from parley.security.authorization import Authorization
 from parley.security.failures import Failures
+from parley.security.signing.keys import SigningKeys, new_key_set, write_key_set
+from parley.server.run import serving
 from parley.store.memory import MemoryTaskStore
 from parley.store.protocols.errors import StoreUnavailable
 from parley.store.sqlite.store import SqliteTaskStore
@@ -196,6 +203,24 @@ async def test_guesses_are_counted_with_the_refused_credentials_of_an_address(st
 # -- targets -----------------------------------------------------------------------------------
 
 
+async def test_a_message_for_another_agent_is_refused(store):
+    guard = guard_of(store, keys=None)
+    for target in ("", "clock", "https://clock.example.com/"):
+        await guard.admit(message("visitor", target=target), guard.sender(ANONYMOUS, ""))
+    with pytest.raises(TargetNotFound, match="'clock'"):
+        await guard.admit(message("visitor", target="bank"), guard.sender(ANONYMOUS, ""))
+    guard.is_reachable = lambda id: id == "bank"
+    await guard.admit(message("visitor", target="bank"), guard.sender(ANONYMOUS, ""))
+
+
+async def test_a_signed_message_names_its_target_so_that_nobody_passes_it_on(store):
+    guard = guard_of(store)
+    with pytest.raises(TargetNotFound, match="must name its target"):
+        await guard.admit(
+            signed(store, PRIVATE, message("press", target="")), guard.sender(ANONYMOUS, "")
+        )
+
+
 # -- permissions -------------------------------------------------------------------------------
 
 
@@ -225,7 +250,58 @@ async def test_a_signature_proves_who_but_grants_no_permission(store):
 # -- sockets -----------------------------------------------------------------------------------
 
 
+async def test_one_caller_takes_no_sockets_from_another(store):
+    guard = guard_of(store, EnvelopeSettings(concurrent_connections=2), keys=None)
+    eve = Caller(id="eve", authenticated=True)
+    with guard.open_socket(ADA, "192.0.2.1"), guard.open_socket(ADA, "198.51.100.1"):
+        with pytest.raises(TooManyRequestsError), guard.open_socket(ADA, "203.0.113.1"):
+            pass
+        with guard.open_socket(eve, "192.0.2.1"), guard.open_socket(ANONYMOUS, "192.0.2.1"):
+            pass
+    with guard.open_socket(ADA, "192.0.2.1"):
+        pass
+    with guard.open_socket(ANONYMOUS, "192.0.2.1"), guard.open_socket(ANONYMOUS, "192.0.2.1"):
+        with pytest.raises(TooManyRequestsError), guard.open_socket(ANONYMOUS, "192.0.2.1"):
+            pass
+        with guard.open_socket(ANONYMOUS, "192.0.2.2"):
+            pass
+
+
 # -- answers -----------------------------------------------------------------------------------
+
+
+async def test_answers_to_signed_messages_are_signed_by_the_server(store):
+    keys = SigningKeys.parse(write_key_set(new_key_set(["ES256", "EdDSA"], 0)))
+    guard = guard_of(store, signing_keys=keys)
+    request = signed(store, SHARED)
+    answer = response(request, ResponsePayload(status="success"), source=request.source)
+    assert guard.sign(answer, message("visitor")).security is None
+    assert guard_of(store).sign(answer, request).security is None
+    sent = received(guard.sign(answer, request))
+    key = next(key for key in keys.published["keys"] if key["alg"] == "EdDSA")
+    verify_signature(sent, read_key(key, owner="clock"))
+
+
+def clock_agent() -> Agent:
+    agent = Agent("Clock")
+    agent.skill(id="now")(lambda: "12:00")
+    return agent
+
+
+async def test_keys_that_their_owner_publishes_are_fetched(store):
+    keys = SigningKeys.parse(write_key_set(new_key_set(["EdDSA"], 0)))
+    async with serving(parley.asgi(clock_agent(), signing_keys=keys)) as url:
+        published = EnvelopeKeys([{"owner": "bank", "jwks_uri": f"{url}/.well-known/jwks.json"}])
+        try:
+            key = keys.signers[0]
+            found = await published.find("bank", key.kid)
+            sent = received(sign_answer(message("bank"), key))
+            verify_signature(sent, found)
+            assert found.is_public
+            assert await published.find("bank", "unknown") is None
+            assert await published.find("shop", key.kid) is None
+        finally:
+            await published.close()
 
 
 # -- impersonation with data seen on the wire ------------------------------------------------------

@@ -6,7 +6,10 @@ import asyncio
 
 import grpc
 import pytest
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
+from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha.reflection_pb2 import ServerReflectionRequest, ServerReflectionResponse
 
 from parley.model.operations import GetExtendedAgentCardRequest
 from parley.server.app import Endpoint, create_app
@@ -136,3 +139,75 @@ async def test_a_server_whose_store_is_away_does_not_serve_until_it_is_back():
 
 
 # -- reflection --------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["v1", "v1alpha"])
+def reflect(request, channel):
+    """Asks one question, in either version of the service."""
+    path = f"/grpc.reflection.{request.param}.ServerReflection/ServerReflectionInfo"
+
+    async def ask(**question):
+        made = ServerReflectionRequest(**question)
+        call = channel.stream_stream(path)(iter([made.SerializeToString()]))
+        (data,) = [each async for each in call]
+        answer = ServerReflectionResponse.FromString(data)
+        assert answer.original_request == made
+        return answer
+
+    return ask
+
+
+async def test_every_service_is_listed(reflect):
+    answer = await reflect(list_services="*")
+    assert [each.name for each in answer.list_services_response.service] == [
+        "a2a.v1.A2AService",
+        "grpc.health.v1.Health",
+        "grpc.reflection.v1alpha.ServerReflection",
+        "lf.a2a.v1.A2AService",
+    ]
+
+
+@pytest.mark.parametrize(
+    "symbol",
+    ["lf.a2a.v1.A2AService", "a2a.v1.A2AService", "lf.a2a.v1.Task", "grpc.health.v1.Health"],
+)
+async def test_a_symbol_is_described_with_all_that_it_needs(reflect, symbol):
+    answer = await reflect(file_containing_symbol=symbol)
+    files = [
+        FileDescriptorProto.FromString(data)
+        for data in answer.file_descriptor_response.file_descriptor_proto
+    ]
+    pool = DescriptorPool()
+    for file in reversed(files):  # what is needed comes after what needs it
+        pool.Add(file)
+    found = pool.FindFileContainingSymbol(symbol)
+    assert found.name == files[0].name
+    again = await reflect(file_by_filename=files[0].name)
+    assert again.file_descriptor_response == answer.file_descriptor_response
+
+
+@pytest.mark.parametrize(
+    ("question", "status"),
+    [
+        ({"file_containing_symbol": "no.Such"}, grpc.StatusCode.NOT_FOUND),
+        ({"file_by_filename": "no_such.proto"}, grpc.StatusCode.NOT_FOUND),
+        ({"all_extension_numbers_of_type": "no.Such"}, grpc.StatusCode.NOT_FOUND),
+        ({"file_containing_extension": {}}, grpc.StatusCode.NOT_FOUND),
+        ({}, grpc.StatusCode.INVALID_ARGUMENT),
+    ],
+)
+async def test_a_question_without_an_answer_is_told_so(reflect, question, status):
+    answer = await reflect(**question)
+    assert answer.error_response.error_code == status.value[0]
+
+
+async def test_a_message_has_no_extensions(reflect):
+    answer = await reflect(all_extension_numbers_of_type="lf.a2a.v1.Task")
+    assert answer.all_extension_numbers_response.base_type_name == "lf.a2a.v1.Task"
+
+
+async def test_bytes_that_are_no_question_are_refused(channel):
+    path = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
+    (data,) = [each async for each in channel.stream_stream(path)(iter([b"\xff"]))]
+    answer = ServerReflectionResponse.FromString(data)
+    assert answer.error_response.error_code == grpc.StatusCode.INVALID_ARGUMENT.value[0]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from parley.model.errors import UnauthenticatedError
 from parley.model.operations import GetTaskRequest, SendMessageRequest
+from parley.model.service import Caller
 from parley.server.app import Endpoint, create_app
 from parley.server.run import serving
 from parley.server.settings import GrpcOptions
@@ -78,6 +80,32 @@ async def test_extensions_are_echoed_under_the_versions_own_name(rpc, service):
 
 
 # -- caller identity -----------------------------------------------------------------------------
+
+
+async def test_one_function_identifies_callers_over_http_and_grpc():
+    scopes = []
+
+    async def identify(scope):
+        scopes.append(scope)
+        token = dict(scope["headers"]).get(b"authorization", b"").decode()
+        if not token:
+            raise UnauthenticatedError("who are you?")
+        return Caller(id=token.removeprefix("Bearer "), authenticated=True)
+
+    service = Scripted()
+    async with rpc_to(app_of(service, identify=identify)) as rpc:
+        refused = await rpc.refused("GetTask", GET)
+        assert isinstance(refused.error, UnauthenticatedError)
+        assert refused.status == "UNAUTHENTICATED"
+        assert refused.trailing["www-authenticate"] == "Bearer"
+        await rpc.ask("GetTask", GET, (*rpc.metadata, ("authorization", "Bearer ann")))
+    assert service.context.caller == Caller(id="ann", authenticated=True)
+    scope = scopes[-1]
+    assert (scope["type"], scope["scheme"]) == ("grpc", "http")
+    assert scope["path"] == "/lf.a2a.v1.A2AService/GetTask"
+    assert scope["client"][0] == "127.0.0.1"
+    assert scope["server"][0] == "127.0.0.1"
+    assert (b"a2a-version", b"1.0") in scope["headers"]
 
 
 # -- addresses of agents -------------------------------------------------------------------------

@@ -77,6 +77,32 @@ async def statuses(url: str, count: int, **headers: str) -> list[int]:
 # -- windows -----------------------------------------------------------------------------------
 
 
+async def test_what_was_taken_comes_back_when_the_clock_moves() -> None:
+    clock = Clock()
+    app = parley.asgi(
+        agent_with("2/minute per caller"), store=MemoryTaskStore(clock=clock), caller=ada
+    )
+    async with serving(app) as url:
+        assert await statuses(url, 3) == [200, 200, 429]
+        clock.now += 59_000
+        assert await statuses(url, 1) == [429]
+        clock.now += 2_000
+        assert await statuses(url, 3) == [200, 200, 429]
+
+
+async def test_a_refused_request_takes_nothing_of_other_limits() -> None:
+    app = parley.asgi(
+        agent_with("3/hour per caller", "1/minute per operation"),
+        store=MemoryTaskStore(clock=(clock := Clock())),
+        caller=ada,
+    )
+    async with serving(app) as url:
+        for _ in range(3):
+            assert (await statuses(url, 5))[0] == 200
+            clock.now += 61_000
+        assert await statuses(url, 1) == [429]
+
+
 # -- attacks -----------------------------------------------------------------------------------
 
 
