@@ -105,7 +105,7 @@ BOUNDARIES = {
 }
 
 # Functions that log a traceback. The last two are steps of a boundary in the same module.
-LOGS = {"exception", "format_exc", "log_incident", "_failed", "failed_unforeseen"}
+LOGS = {"exception", "format_exc", "log_incident", "_failed"}
 
 
 def caught() -> Iterator[tuple[str, str, ast.ExceptHandler]]:
