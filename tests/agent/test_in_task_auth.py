@@ -462,3 +462,13 @@ async def test_a_connection_with_a_credential_ends_with_the_turn_that_has_it() -
             return [each() for each in given] == [None, None]
 
         await until(forgotten)
+
+
+async def test_of_many_posts_at_once_one_counts(replicas: Callable[..., Any]) -> None:
+    async with replicas(post_office()) as urls, parley.connect(urls[0]) as remote:
+        task = await asking(remote)
+        addresses = [needed(task).callback.replace(urls[0], url) for url in urls] * 6
+        got = await asyncio.gather(*(post(each, {"access_token": TOKEN}) for each in addresses))
+        assert got.count(204) == 1
+        assert set(got) <= {204, 409, 410}
+        assert (await ended(remote, task)).startswith("True")

@@ -184,3 +184,26 @@ async def test_a_step_that_updates_counts_once_for_a_plain_function_too(
             task = await caller.task("go", context_id="c")
             done = await caller.task("small", task_id=task.id)
             assert done.text == f"{n} small"
+
+
+async def test_lists_grow_by_every_call(talk: Callable[..., Any]) -> None:
+    agent = Agent("List")
+
+    @agent.skill(replies="task")
+    async def note(turn: Turn) -> str:
+        def add(notes: list[str]) -> list[str]:
+            notes.append(turn.task_id)
+            return notes
+
+        await turn.update("notes", add, default=[])
+        return "noted"
+
+    @agent.skill(replies="message")
+    async def read(turn: Turn) -> list[str]:
+        return list(await turn.recall("notes"))
+
+    async with talk(agent) as caller:
+        tasks = [caller.task("go", context_id="c", metadata={"skill": "note"}) for _ in range(10)]
+        done = await asyncio.gather(*tasks)
+        noted = await caller.send("go", context_id="c", metadata={"skill": "read"})
+        assert sorted(noted.parts[0].data) == sorted(task.id for task in done)

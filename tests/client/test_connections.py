@@ -271,3 +271,27 @@ async def test_a_stream_that_is_left_early_costs_its_own_connection(counted) -> 
             assert await anext(events)
         await remote.send("hello")
     assert len(proxy.requests) <= 4
+
+
+async def test_calls_one_after_another_share_a_connection(counted) -> None:
+    remote, proxy = counted
+    for number in range(50):
+        assert (await remote.send(f"message {number}")).text == f"message {number}"
+        with pytest.raises(TaskNotFoundError):
+            await remote.get(f"none-{number}")
+    assert len(proxy.requests) == 1
+
+
+async def test_streams_that_were_read_to_their_end_share_a_connection(counted) -> None:
+    remote, proxy = counted
+    for _ in range(5):
+        assert [event async for event in remote.stream("list")]
+        await remote.send("hello")
+    assert len(proxy.requests) == 1
+
+
+async def test_calls_at_once_have_a_connection_each_and_keep_it(counted) -> None:
+    remote, proxy = counted
+    for _ in range(5):
+        await asyncio.gather(*[remote.send(f"message {number}") for number in range(8)])
+    assert 1 < len(proxy.requests) <= 8

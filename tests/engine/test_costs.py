@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from parley import Agent, Execution, Part, Turn
+from parley import Agent, Execution, Part, TaskState, Turn
 from parley.model.errors import OverloadedError
 from parley.model.operations import CancelTaskRequest, GetTaskRequest
 from parley.store.events import RecordKind
@@ -18,6 +18,9 @@ from tests.kit.waiting import let_time_pass
 from tests.store.counting import CountingStore
 
 pytestmark = pytest.mark.anyio
+
+
+LARGE = 1_000_000
 
 
 @pytest.mark.parametrize("kind", ["text", "raw", "data", "url", "part metadata", "metadata"])
@@ -128,3 +131,33 @@ async def test_what_waits_is_not_read_again_for_every_turn(talk: Any, tmp_path: 
                 send.cancel()
             await asyncio.gather(*sends, return_exceptions=True)
     assert read[40] < 6 * read[10], read
+
+
+async def test_a_large_artifact_is_written_once_however_many_questions_follow(
+    talk: Any, tmp_path: Path
+) -> None:
+    agent = Agent("Examiner")
+
+    @agent.skill
+    async def examine(turn: Turn) -> str:
+        if turn.number == 1:
+            await turn.artifact("x" * LARGE, name="syllabus")
+        for n in range(100):
+            await turn.ask(f"question {n}?")
+        return "passed"
+
+    store = SqliteTaskStore(tmp_path / "tasks.db", synchronous="NORMAL")
+    wal = tmp_path / "tasks.db-wal"
+    async with talk(agent, store) as caller:
+        task = await caller.task("begin")
+        sizes = []
+        for n in range(40):
+            before = wal.stat().st_size
+            task = await caller.task(f"answer {n}", task_id=task.id)
+            sizes.append(max(0, wal.stat().st_size - before))
+        assert task.state is TaskState.INPUT_REQUIRED
+        assert len(task.history) == 81
+        [artifact] = task.artifacts
+        assert len(artifact.text) == LARGE
+    assert max(sizes) < LARGE // 4  # pages that a turn changes, and nothing of the artifact
+    assert sum(sizes[20:]) < 2 * sum(sizes[:20]) + LARGE // 4

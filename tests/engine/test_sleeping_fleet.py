@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from parley import Agent, Execution, Task, TaskState, Turn
-from tests.engine.fleet import Fleet, Replica, until_state, where
+from parley.model.operations import CancelTaskRequest
+from tests.engine.fleet import Fleet, Replica, events_of, states, until_state, where
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -63,3 +65,25 @@ async def test_a_replica_that_is_killed_leaves_what_sleeps_to_the_others(
     done = await until_state(two, task.id, TaskState.COMPLETED)
     assert [part.text for a in done.artifacts for part in a.parts] == ["paid"]
     assert [attempt for _, _, attempt in runs.seen] == [1, 1, 1]
+
+
+async def test_each_task_is_woken_once_by_many_replicas(fleet: Fleet) -> None:
+    runs = Runs(0.3)
+    replicas = [await fleet.add(runs.agent) for _ in range(3)]
+    tasks = [await begin(replicas[n % 3]) for n in range(30)]
+    for task in tasks:
+        await until_state(replicas[0], task.id, TaskState.COMPLETED)
+        log = await events_of(replicas[1], task.id)
+        assert states(log) == [TaskState.WORKING, TaskState.COMPLETED]
+    assert len(runs.seen) == 60
+
+
+async def test_any_replica_cancels_a_sleeping_task_at_once(fleet: Fleet) -> None:
+    runs = Runs(3600)
+    one, two = await fleet.add(runs.agent), await fleet.add(runs.agent)
+    for replica in (one, two):
+        task = await begin(one)
+        await asleep(one, task)
+        request = CancelTaskRequest(id=task.id)
+        canceled = await asyncio.wait_for(replica.service.cancel_task(request, replica.context), 10)
+        assert canceled.state is TaskState.CANCELED

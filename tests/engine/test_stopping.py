@@ -231,3 +231,13 @@ async def test_a_server_that_gives_its_lifespan_up_leaves_nothing_open(
         living.cancel()
         with pytest.raises(asyncio.CancelledError):
             await living
+
+
+@pytest.mark.parametrize("after", [*range(12), 15, 20, 25, 30])
+async def test_a_start_that_is_cancelled_at_any_moment_leaves_nothing_open(
+    path: Path, after: int
+) -> None:
+    async with nothing_is_left(path):
+        host = host_of(quick(), path)
+        if not await _cancelled(host.start, after):
+            await host.stop()

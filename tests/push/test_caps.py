@@ -22,6 +22,7 @@ from parley.security.egress import Egress, dialled
 from parley.store.events import Scope
 from parley.store.memory import MemoryTaskStore
 from parley.store.protocols.webhooks import PushRecord
+from tests.engine.fleet import Fleet
 from tests.kit.records import creation, status
 from tests.kit.waiting import Clock, let_time_pass, until
 from tests.kit.webhooks import webhook
@@ -203,3 +204,19 @@ async def test_what_a_destination_holds_back_is_sent_before_what_follows(
         assert held
         numbers = [int(told.headers["webhook-id"].rpartition("/")[2]) for told in hook.told]
         assert numbers == list(range(1, len(numbers) + 1))
+
+
+async def test_replicas_that_share_a_store_have_equal_parts(fleet: Fleet) -> None:
+    agent = Agent("Steps")
+
+    @agent.skill(replies="task")
+    async def step(turn: Turn) -> None:
+        await turn.working("1")
+
+    for _ in range(3):
+        await fleet.add(agent)
+    for each in fleet.replicas:
+        each.host.push._counted = -100.0
+        await each.host.push.reconcile()
+        part = each.host.push._scheduler.caps._cap
+        assert part == DestinationCap(per_minute=2000, concurrent=42)

@@ -23,6 +23,12 @@ from tests.kit.webhooks import Told, Webhook, webhook
 pytestmark = pytest.mark.anyio
 
 
+async def until_let_go(replica: Replica, task_id: str) -> None:
+    """Wait until a replica has nothing to tell of a task."""
+    async with asyncio.timeout(20):
+        await until(lambda: task_id not in replica.host.push._tasks)
+
+
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Poll for webhooks without a deliverer often, and sweep only at the start."""
@@ -157,3 +163,55 @@ async def test_a_webhook_that_comes_back_goes_on_where_it_is_by_then(mortal_flee
         await settled(one, task.id)
         first, second, _, _, *rest = await seen_by(one, task.id)
         assert numbers(hook) == [first, second, *rest]
+
+
+async def test_who_loses_a_webhook_among_many_events_repeats_one(mortal_fleet: Fleet) -> None:
+    counter = Counter(12)
+    for _ in range(12):
+        counter.allowed.release()
+    silent = await mortal_fleet.add(counter.agent, role="api")
+    other = await mortal_fleet.add(counter.agent)
+    ended, lost = asyncio.Event(), asyncio.Event()
+    waited: set[int] = set()
+
+    async def answer(told: Told) -> int:
+        gate = {1: ended, 3: lost}.get(told.number)
+        if gate is not None and told.number not in waited:
+            waited.add(told.number)
+            await gate.wait()
+        return 200
+
+    async with webhook() as hook:
+        hook.answer = answer
+        task = await send(silent, hook.url)
+        await ended_in(other, task.id)
+        ended.set()
+        await until_told(hook, 3)  # and the answer to the third waits
+        silent.fall_silent()
+        await settled(other, task.id)
+        lost.set()
+        await until_let_go(silent, task.id)
+        first, second, *rest = await seen_by(other, task.id)
+        assert numbers(hook) == [first, second, 3, *rest]
+
+
+async def test_a_webhook_that_hangs_holds_up_nobody_in_a_fleet(fleet: Fleet) -> None:
+    counter = Counter()
+    api = await fleet.add(counter.agent, role="api")
+    await fleet.add(counter.agent, role="worker")
+    never = asyncio.Event()
+
+    async def hang(told: Told) -> int:
+        await never.wait()
+        return 200
+
+    async with webhook() as slow, webhook() as hook:
+        slow.answer = hang
+        for _ in range(5):
+            await send(api, slow.url.replace("127.0.0.1", "127.0.0.2"))
+        task = await send(api, hook.url)
+        for _ in range(6 * 6):
+            counter.allowed.release()
+        await settled(api, task.id)
+        assert numbers(hook) == await seen_by(api, task.id)
+        never.set()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -269,3 +271,47 @@ async def test_a_call_that_hangs_lets_the_next_job_of_its_origin_start(
         await until(lambda: begun[0] == 7)
     await scheduler.close(5)
     assert (destination.active, destination.hanging) == (0, 0)
+
+
+async def test_webhooks_that_hang_at_one_port_do_not_delay_another_port() -> None:
+    async with (
+        hanging() as hung,
+        webhook() as good,
+        pushing(writer(1), retry_policy=SLOW) as caller,
+    ):
+        hung_url = f"http://127.0.0.1:{hung.port}/hook"
+        for _ in range(10):
+            await caller.task("go", hung_url, return_immediately=True)
+        await hung.until(2)
+        await caller.task("go", good.url)
+        await good.until_over()
+
+
+async def test_one_callers_names_that_hang_do_not_delay_anothers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gate = threading.Event()
+    asked: set[str] = set()
+    look_up = socket.getaddrinfo
+
+    def getaddrinfo(host: str, *rest: Any, **options: Any) -> Any:
+        if host.endswith(".example.com"):
+            asked.add(host)
+            gate.wait(60)
+            raise socket.gaierror(socket.EAI_AGAIN, "no answer")
+        return look_up(host, *rest, **options)
+
+    monkeypatch.setattr("parley.security.egress.socket.getaddrinfo", getaddrinfo)
+    try:
+        async with webhook() as hook, pushing(writer(1), retry_policy=SLOW) as caller:
+            for n in range(200):
+                url = f"http://n{n}.example.com/"
+                await caller.task("go", url, return_immediately=True)
+            async with asyncio.timeout(30):
+                await until(lambda: len(asked) >= 32)
+            url = hook.url.replace("127.0.0.1", "localhost")
+            await caller.task("go", url, context=as_caller(caller, "grace"))
+            await hook.until_over()
+            assert len(asked) == 32
+    finally:
+        gate.set()

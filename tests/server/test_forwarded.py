@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from parley.model.service import Caller
+from parley.server.app import Settings
 from parley.server.run import serving
 from tests.kit.http import WAIT, ask, call, post
 from tests.kit.scripted import app_of
@@ -38,6 +40,19 @@ APPLICATION = textwrap.dedent(
     outer = Starlette(routes=[Mount("/agents", app=app)], lifespan=app.lifespan)
     """
 )
+
+
+async def seen_by(settings, headers):
+    """The scheme and the client of a request, as the function sees them that says who calls."""
+    seen = []
+
+    def identify(scope):
+        seen.append((scope["scheme"], scope["client"][0]))
+        return Caller(id="ada", authenticated=True)
+
+    async with serving(app_of(settings=settings, identify=identify)) as url:
+        assert "result" in (await post(url, call(), headers)).json
+    return seen[0]
 
 
 def url_of(response):
@@ -115,3 +130,22 @@ async def test_a_scheme_is_believed_that_no_header_can_have_made(scope, headers,
     async with serving(before) as url:
         card = await ask(url, "GET", CARD, headers=headers)
         assert url_of(card) == url.replace("http", scheme, 1)
+
+
+async def test_a_trusted_proxy_is_believed_under_uvicorn(tmp_path):
+    with uvicorn(tmp_path, "app", trust=True) as url:
+        host = url.removeprefix("http://")
+        card = await ask(url, "GET", CARD, headers={"X-Forwarded-Proto": "https"})
+        assert url_of(card) == f"https://{host}"
+        public = {"X-Forwarded-Proto": "https", "X-Forwarded-Host": "public.example"}
+        card = await ask(url, "GET", CARD, headers={**public, "Host": "public.example"})
+        assert url_of(card) == "https://public.example"
+
+
+async def test_who_calls_is_who_is_connected_unless_a_proxy_is_trusted(monkeypatch):
+    claims = {"X-Forwarded-For": "10.0.0.9", "X-Forwarded-Proto": "https"}
+    assert await seen_by(Settings(), claims) == ("http", "127.0.0.1")
+    monkeypatch.setenv("FORWARDED_ALLOW_IPS", "*")
+    assert await seen_by(Settings(), claims) == ("http", "127.0.0.1")
+    monkeypatch.delenv("FORWARDED_ALLOW_IPS")
+    assert await seen_by(Settings(trust_proxy=True), claims) == ("https", "10.0.0.9")

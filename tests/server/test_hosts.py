@@ -122,3 +122,18 @@ def test_decisions_are_kept_for_a_bounded_number_of_hosts():
 
 
 # Apps in other apps
+
+
+async def test_with_hosts_that_are_allowed_a_trusted_proxy_passes_on_those_alone():
+    settings = Settings(trust_proxy=True, allowed_hosts=("public.example",))
+    async with serving(app_of(settings=settings)) as url:
+        for host, forwarded, status in (
+            ("127.0.0.1:9999", "public.example", 200),
+            ("127.0.0.1:9999", "public.example, inner", 200),
+            ("public.example", "public.example:443", 200),
+            ("127.0.0.1:9999", "evil.example", 421),
+            ("evil.example", "public.example", 421),
+            ("127.0.0.1:9999", "a b", 400),
+        ):
+            headers = {"X-Forwarded-Host": forwarded}
+            assert await status_of(url, host, **headers) == status, (host, forwarded)

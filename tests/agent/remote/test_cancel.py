@@ -17,6 +17,7 @@ from parley.server.run import serving
 from parley.store.events import RecordKind
 from parley.store.memory import MemoryTaskStore
 from tests.kit.servers import served
+from tests.kit.waiting import let_time_pass, until
 
 pytestmark = pytest.mark.anyio
 
@@ -206,3 +207,67 @@ async def test_a_task_that_is_not_found_is_logged_as_not_canceled(
     name = "another"
     assert (await remote.cancel(task.id)).state is TaskState.CANCELED
     assert "is not canceled: there is no task" in caplog.text
+
+
+async def test_canceling_a_task_cancels_its_calls_unless_told_otherwise(
+    serve: Any, talk_to: Any
+) -> None:
+    other = Other()
+    url = await serve(other.agent)
+    planner = Agent("Planner")
+
+    @planner.skill(replies="task")
+    async def plan(turn: Turn) -> str:
+        """Calls two at once."""
+        await asyncio.gather(
+            turn.delegate(url, "wait"), turn.delegate(url, "goes on", cancel_remote=False)
+        )
+        return "never"
+
+    remote = await talk_to(planner)
+    task = await remote.send("go", return_immediately=True)
+    await until(lambda: len(other.ended) == 2)
+    assert (await remote.cancel(task.id)).state is TaskState.CANCELED
+    assert await state_of(url, "wait") is TaskState.CANCELED
+    assert await state_of(url, "goes on") is TaskState.WORKING
+
+
+async def test_a_call_that_was_just_begun_is_canceled_too(serve: Any, talk_to: Any) -> None:
+    """The task's id is not known yet when the cancellation comes."""
+    other = Other()
+    url = await serve(other.agent)
+    planner = Agent("Planner")
+
+    @planner.skill(replies="task")
+    async def plan(turn: Turn) -> str:
+        """Cancels itself while it sends."""
+        async with turn.connect(url) as remote:
+            call = asyncio.ensure_future(remote.send("wait"))
+            await let_time_pass(turn.metadata["after"])
+            call.cancel()
+            await asyncio.wait([call])
+        turn.fail("enough")
+
+    remote = await talk_to(planner)
+    for after in (0, 0.001, 0.003, 0.006, 0.01):
+        await remote.send("go", metadata={"after": after})
+    async with parley.connect(url) as remote:
+        states = {task.state async for task in remote.tasks()}
+    assert states <= {TaskState.CANCELED}
+
+
+async def test_a_task_that_waits_for_an_answer_cancels_what_asked(serve: Any, talk_to: Any) -> None:
+    other = Other()
+    url = await serve(other.agent)
+    planner = Agent("Planner")
+
+    @planner.skill
+    async def plan(turn: Turn) -> str:
+        """Passes a question up."""
+        return (await turn.delegate(url, "ask")).text
+
+    remote = await talk_to(planner)
+    task = await remote.send("go")
+    assert task.state is TaskState.INPUT_REQUIRED
+    assert (await remote.cancel(task.id)).state is TaskState.CANCELED
+    assert await state_of(url, "ask") is TaskState.CANCELED

@@ -16,7 +16,10 @@ from parley.host.host import Host, placed
 from parley.host.options import ServerOptions
 from parley.mcp.tool_calls import McpSessions
 from parley.security.egress import Egress
+from parley.store.admin.sqlite import SqliteAdmin
+from parley.store.audit.trail import AuditFilter
 from parley.store.memory import MemoryTaskStore
+from parley.store.sqlite.store import SqliteTaskStore
 from parley.store.task_store import TaskStore
 from tests.agent.tools.shop import SCRIPT, Shop, running_shop
 from tests.engine.fleet import Fleet, until_state
@@ -173,3 +176,35 @@ async def test_a_program_is_shared_by_threads_and_ends_with_the_server(tmp_path:
         assert lost.text.startswith("True stop: ")
         assert session.retired
     assert sessions._kept == {}
+
+
+async def test_a_call_is_made_once_however_often_the_function_runs(
+    shop: Shop, tmp_path: Path
+) -> None:
+    server, agent = McpServer(shop.url), Agent("Mechanic")
+
+    @agent.skill(replies="task")
+    async def work(turn: Turn) -> str:
+        async with turn.tools(server) as tools:
+            first = await tools.call("raise_platform", {"height_meters": 1})
+            second = await tools.call("raise_platform", {"height_meters": 2}, key="again")
+            answer = await turn.ask("Go on?")
+            with pytest.raises(ValueError, match="used twice"):
+                await tools.call("read_code", key="again")
+            code = await tools.call("read_code")
+        return f"{first.data} {second.data} {code.text} {answer.text}"
+
+    async with served(agent, SqliteTaskStore(tmp_path / "tasks.db", synchronous="OFF")) as caller:
+        asked = await caller.task("go")
+        ended = await caller.task("yes", task_id=asked.id)
+    assert "'height_meters': 1.0} {'height_meters': 2.0} P0300 yes" in ended.text
+    assert shop.did == ["raised 1", "raised 2", "read"]
+    with SqliteAdmin(tmp_path / "tasks.db").audit() as reading:
+        facts = [
+            (fact.kind, fact.outcome, fact.details["tool"], fact.details["server"])
+            for fact in reading.entries(AuditFilter(kind="tool"))
+        ]
+    assert facts == [
+        ("tool.called", "", "raise_platform", shop.url),
+        ("tool.returned", "", "raise_platform", shop.url),
+    ] * 2 + [("tool.returned", "", "read_code", shop.url)]

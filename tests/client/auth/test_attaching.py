@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import shlex
 import tracemalloc
@@ -353,3 +354,22 @@ async def test_an_agent_of_this_process_is_called_with_a_token(issuer: Issuer) -
     agent: Agent = bank(Tokens(issuer, openid(issuer)))
     async with parley.connect(agent, auth=service()) as remote:
         assert (await remote.send("hi")).text == "service: 42"
+
+
+async def test_concurrent_calls_wait_for_one_token(issuer: Issuer) -> None:
+    tokens = Tokens(issuer, openid(issuer))
+    async with served(bank(tokens)) as url:
+        given = service()
+        async with parley.connect(url, auth=given) as one, parley.connect(url, auth=given) as other:
+            await asyncio.gather(*(agent.send("hi") for agent in (one, other) for _ in range(5)))
+    assert issuer.requests["token"] == 1
+
+
+async def test_two_agents_never_get_the_same_token(issuer: Issuer) -> None:
+    one, other = Tokens(issuer, openid(issuer)), Tokens(issuer, openid(issuer))
+    given = service()
+    async with served(bank(one)) as first, served(bank(other)) as second:
+        for url in (first, second):
+            async with parley.connect(url, auth=given) as agent:
+                await agent.send("hi")
+    assert not set(one.seen) & set(other.seen)

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from parley.client.errors import UnexpectedStatus
+from parley.client.errors import Disconnected, UnexpectedStatus
 from parley.model.errors import UnsupportedOperationError
+from parley.model.extensions import IDEMPOTENT_SEND
 from parley.model.tasks import TaskArtifactUpdateEvent, TaskState
-from tests.kit.scripted_server import Agent, status, talk, task
+from tests.kit.scripted_server import HI, Agent, hang_up, reset, status, talk, task
 
 pytestmark = pytest.mark.anyio
 
@@ -58,3 +59,30 @@ async def test_an_agent_that_does_not_stream_is_asked_again_and_again() -> None:
         assert "configuration" not in server.exchanges[-1].params
         with pytest.raises(UnsupportedOperationError, match=r"capabilities\.streaming"):
             await anext(remote.subscribe("t-1"))
+
+
+@pytest.mark.parametrize("failure", [status(503), hang_up, reset])
+async def test_messages_and_cancellations_are_not_repeated_by_chance(failure) -> None:
+    async with talk(Agent(failure)) as (remote, server):
+        for call in (remote.send("go"), remote.cancel("t-1")):
+            with pytest.raises((UnexpectedStatus, Disconnected)):
+                await call
+        assert server.calls == ["SendMessage", "CancelTask"]
+
+
+@pytest.mark.parametrize("failure", [status(503), hang_up, reset])
+async def test_messages_are_repeated_under_their_id_where_repeats_are_answered_once(
+    failure,
+) -> None:
+    agent = Agent(failure, failure, failure, failure, HI)
+    agent.extensions = (IDEMPOTENT_SEND,)
+    async with talk(agent) as (remote, server):
+        assert str(await remote.send("go")) == "hi"
+        sent = [exchange.body for exchange in server.exchanges[1:]]
+        ids = {exchange.params["message"]["messageId"] for exchange in server.exchanges[1:]}
+        assert (len(sent), len(ids)) == (5, 1)
+    agent.answers = [failure]
+    async with talk(agent, idempotent=False) as (remote, server):
+        with pytest.raises((UnexpectedStatus, Disconnected)):
+            await remote.send("go")
+        assert server.calls == ["SendMessage"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -149,3 +150,12 @@ def test_a_circle_of_processes_goes_on_when_one_is_killed(
     processes[1].wait()
     assert found_at(urls[0]) == {"one"}
     assert found_at(urls[2]) == {"one", "three"}
+
+
+async def test_the_same_search_from_many_clients_at_once_is_passed_on_once(tmp_path) -> None:
+    async with registries(tmp_path, CATALOGS, MESH) as (urls, apps):
+        async with parley.RemoteRegistry(urls[0]) as registry:
+            every = await asyncio.gather(*(registry.find("currency conversion") for _ in range(8)))
+        assert [len(found) for found in every] == [3] * 8
+        assert apps[1].searches <= 8
+        assert apps[1].searches == apps[2].searches

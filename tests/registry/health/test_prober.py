@@ -112,3 +112,16 @@ async def test_a_probe_that_is_postponed_is_no_verdict(index: RegistryIndex, clo
         await until(is_probed_later, seconds=10)
     finally:
         await prober.stop()
+
+
+async def test_a_host_that_hangs_delays_no_other(index: RegistryIndex) -> None:
+    probe = Scripted()
+    probe.hangs.add("slow")
+    await index.put([draft(f"slow{n}", url=f"https://slow.example/{n}") for n in range(30)])
+    await index.put([draft(f"quick{n}", url=f"https://q{n}.example/") for n in range(5)])
+    prober = Prober(index, probe, SETTINGS)
+    await prober.start()
+    await until(lambda: sum(each.startswith("quick") for each in probe.probed) >= 5, seconds=15)
+    assert sum(each.startswith("slow") for each in probe.probed) == SETTINGS.per_host
+    assert probe.most <= SETTINGS.at_once
+    await prober.stop()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from parley.registry.index.registry_index import RegistryIndex
 from parley.registry.records import AgentHealth, EntryStanding, Observed
 from tests.kit.waiting import Clock
-from tests.registry.index.making import CATALOG, draft, short
+from tests.registry.index.making import CATALOG, draft, identifier, short
 
 pytestmark = pytest.mark.anyio
 
@@ -41,3 +43,10 @@ async def test_what_is_not_listed_any_more_is_not_probed(
     await index.withdraw(CATALOG, [], "gone")
     clock.now += 60_000
     assert await claimed(index) == []
+
+
+async def test_many_heartbeats_at_once_are_all_kept(index: RegistryIndex) -> None:
+    await index.put([draft(f"n{n}", owner="me") for n in range(30)])
+    beats = [index.beat(identifier(f"n{n}"), "me", n + 1, {}) for n in range(30)]
+    assert all(await asyncio.gather(*beats))
+    assert len(await index.overdue_beats(99, 99)) == 30

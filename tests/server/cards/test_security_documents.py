@@ -42,6 +42,10 @@ LATEST, OLD = {"A2A-Version": "1.0"}, {"A2A-Version": "0.3"}
 TOKEN = {"authorization": "Bearer good"}
 
 
+def judge(card, jwks):
+    return verify(card.body, KeySet(read_keys(jwks.json)))
+
+
 def agent_of(**options):
     agent = Agent("Bank", description="Looks after money.", **options)
 
@@ -226,3 +230,11 @@ async def test_challenges_of_grpc_name_the_metadata_over_http() -> None:
                 await call(b"\n\x01x", metadata=[("a2a-version", "1.0")])
         trailing = dict(caught.value.trailing_metadata() or ())
         assert f'resource_metadata="{url}{PATH}"' in trailing["www-authenticate"]
+
+
+async def test_a_host_of_a_request_is_never_signed():
+    async with serving(app_of(settings={"trust_proxy": True})) as url:
+        headers = {"Host": "evil.example", "x-forwarded-host": "evil.example"}
+        card = await ask(url, "GET", CARD, headers=headers)
+        assert b"evil" not in card.body
+        assert judge(card, await ask(url, "GET", JWKS)).is_trusted

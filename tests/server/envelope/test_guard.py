@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from msgspec.structs import replace
 
@@ -32,6 +34,7 @@ from parley.security.failures import Failures
 from parley.security.signing.keys import SigningKeys, new_key_set, write_key_set
 from parley.server.run import serving
 from parley.store.memory import MemoryTaskStore
+from parley.store.postgres.store import PostgresTaskStore
 from parley.store.protocols.errors import StoreUnavailable
 from parley.store.sqlite.store import SqliteTaskStore
 from parley.store.tables import QUOTAS
@@ -368,3 +371,22 @@ async def test_a_restart_forgets_no_nonce(tmp_path):
             await guard.admit(sent, guard.sender(ANONYMOUS, ""))
     finally:
         await again.close()
+
+
+@pytest.mark.service
+async def test_of_many_replicas_that_get_a_message_at_once_one_admits_it(postgres_url):
+    stores = [PostgresTaskStore(postgres_url) for _ in range(2)]
+    for store in stores:
+        await store.open(lambda records: None)
+    try:
+        sent = signed(stores[0], SHARED)
+        guards = [guard_of(store) for store in stores] * 4
+        admitted = await asyncio.gather(
+            *[guard.admit(sent, guard.sender(ANONYMOUS, "")) for guard in guards],
+            return_exceptions=True,
+        )
+        refused = [each for each in admitted if isinstance(each, MessageReplayed)]
+        assert len(refused) == len(guards) - 1
+    finally:
+        for store in stores:
+            await store.close()

@@ -12,6 +12,7 @@ from starlette.routing import Mount
 
 from parley.security.sealing import TokenExpired, TokenInvalid
 from parley.server.app import App, Endpoint, Settings, create_app
+from parley.server.log import log_access
 from parley.server.run import serving
 from parley.store.protocols.errors import StoreUnavailable
 from parley.store.protocols.tables import MAX_EVENT_BYTES, EventCompleted
@@ -207,3 +208,20 @@ async def test_a_value_that_grows_beyond_the_limit_as_the_store_keeps_it_is_refu
     assert len(body) < MAX_EVENT_BYTES
     assert (await make(url, body, JSON)).status == 413
     assert receiver.completed == []
+
+
+def test_the_access_log_has_no_tokens(caplog: pytest.LogCaptureFixture) -> None:
+    log_access()
+    logger = logging.getLogger("uvicorn.access")
+    line = '%s - "%s %s HTTP/%s" %d'
+    logger.info(line, "127.0.0.1:5", "POST", "/a2a/shop/callbacks/tok3n.sig?x=1", "1.1", 204)
+    logger.info(line, "127.0.0.1:5", "GET", "/tasks/t-1", "1.1", 200)
+    logger.info(
+        line, "127.0.0.1:5", "GET", "/shop/callbacks/oauth?code=c0de&state=st4te", "1.1", 200
+    )
+    logger.info(line, "127.0.0.1:5", "POST", "/shop/callbacks/authorize/t0ken", "1.1", 204)
+    assert "/shop/callbacks/oauth?..." in caplog.text
+    assert not [text for text in ("c0de", "st4te", "t0ken") if text in caplog.text]
+    assert "/a2a/shop/callbacks/...?x=1" in caplog.text
+    assert "tok3n" not in caplog.text
+    assert "/tasks/t-1" in caplog.text

@@ -411,3 +411,19 @@ async def test_the_log_of_requests_has_no_signature(
         await task
     assert f"GET {urlsplit(address).path}?signature=... HTTP" in caplog.text
     assert address.partition("=")[2] not in caplog.text
+
+
+async def test_of_two_uploads_at_once_one_is_taken(http: aiohttp.ClientSession, url: str) -> None:
+    begun = await begin(http, url, size=2 * MIB)
+    one, other = b"a" * 2 * MIB, b"b" * 2 * MIB
+
+    async def send(data: bytes) -> int:
+        headers = {"Upload-Offset": "0"}
+        body = io.BytesIO(data)
+        async with http.patch(begun["uploadUrl"], data=body, headers=headers) as answer:
+            return answer.status
+
+    statuses = await asyncio.gather(send(one), send(other), send(one), send(other))
+    assert sorted(statuses) == [204, 409, 409, 409]
+    async with http.get(begun["url"]) as answer:
+        assert await answer.read() in (one, other)

@@ -298,3 +298,12 @@ async def test_connections_that_send_much_before_their_answer_are_closed() -> No
         gate.set()
         await stack.aclose()
         await until(lambda: is_back_to_nothing(app))
+
+
+async def test_many_small_requests_at_once_are_all_answered() -> None:
+    app = app_of()
+    async with serving(app) as url, connected(url) as http, asyncio.timeout(LONG):
+        http.writer.write(b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n" * 20_000)
+        for _ in range(20_000):
+            assert (await http.response()).status == 200
+        await until(lambda: is_back_to_nothing(app))

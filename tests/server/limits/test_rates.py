@@ -268,3 +268,24 @@ async def test_usage_costs_no_write_for_each_request() -> None:
     async with serving(app) as url:
         await statuses(url, 100)
     assert writes < 20
+
+
+async def test_tenants_that_callers_make_up_are_no_way_around_a_limit_of_callers() -> None:
+    app = parley.asgi(agent_with("2/hour per caller"), caller=ada)
+    async with serving(app) as url:
+        found = []
+        for number in range(4):
+            body = call("SendMessage").replace(
+                b'"params": {', b'"params": {"tenant": "t%d", ' % number
+            )
+            assert b'"tenant"' in body
+            found.append((await post(url, body)).status)
+    assert found == [200, 200, 429, 429]
+
+
+async def test_streaming_is_no_way_around_a_limit_of_messages() -> None:
+    app = parley.asgi(agent_with("1/hour per caller on SendMessage"), caller=ada)
+    async with serving(app) as url:
+        assert await statuses(url, 1) == [200]
+        assert (await post(url, call("SendStreamingMessage"))).status == 429
+        assert (await post(url, call("GetTask"))).status == 200
