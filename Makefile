@@ -10,9 +10,9 @@
 VENV ?= .venv
 ARGS ?=
 JOBS ?= auto
-# Tests wait for the processes that they start, so there is one worker more than there are cores.
-CORES = $(BIN)/python -c 'import os; print(os.cpu_count() + 1)'
-WORKERS = $(if $(filter auto,$(JOBS)),$$($(CORES)),$(JOBS))
+# Tests wait for the processes that they start, so `auto` is one worker more than there are cores.
+AUTO = $(BIN)/python -c 'import os; print(os.cpu_count() + 1)'
+WORKERS = $(if $(filter auto,$(JOBS)),$$($(AUTO)),$(JOBS))
 SECONDS ?= 60
 SEEDS ?= 2000
 

@@ -148,7 +148,7 @@ class Batch(ABC):
             pushes = self._pushes_with(head, append.pushes, after=head.seq if before else 0)
         if append.receipts:
             self._check_receipts(head.scope, append.receipts)
-        # Others, such as a message, leave the events that a task waits for as they are.
+        # Other appends, such as a message, keep the events that the task waits for.
         falls_asleep = append.wakes_at is not None and head.wakes_at is not None
         head = self._put_log(head, records, payload, append.waits_for if falls_asleep else None)
         if append.receipts:
@@ -163,7 +163,7 @@ class Batch(ABC):
         """Add a new task with its whole log."""
         if (there := self.head(task.head.task_id)) is not None:
             raise Conflict(there.task_id, 0, there.seq)
-        head = self._put_log(task.head, task.records, task.payload, task.waits_for)
+        head = self._put_log(task.head, task.records, task.payload, task.waits_for or None)
         for push in task.pushes:
             self.put_push(head, push)
         return head.seq, ()
@@ -175,7 +175,10 @@ class Batch(ABC):
         payload: Payload,
         waits_for: Sequence[str] | None,
     ) -> Head:
-        """Set a task's head, add the records that led to it, and return the resulting head."""
+        """Set a task's head, add the records that led to it, and return the resulting head.
+
+        ``waits_for`` replaces the events that the task waits for; ``None`` keeps them.
+        """
         if waits_for and self.is_complete(head.scope.agent, waits_for):
             head = with_event(head)
         head = self.put_head(head)
