@@ -20,9 +20,9 @@ from parley.engine.handoff import Handoff
 from parley.engine.skill import Form
 from parley.engine.turn.attempt import Attempt, Failed
 from parley.engine.typed.inputs import Inputs
-from parley.engine.typed.violations import Mismatch
 from parley.model.parts import Artifact, Message
 from parley.model.tasks import TaskState
+from parley.model.typed.violations import Mismatch
 from parley.security.egress import turn_egress
 
 

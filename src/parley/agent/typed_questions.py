@@ -11,13 +11,13 @@ from msgspec.structs import replace
 from parley.engine.content import to_parts
 from parley.engine.turn.attempt import Attempt
 from parley.engine.typed.inputs import Inputs
-from parley.engine.typed.value_type import ValueType, read_answer
-from parley.engine.typed.violations import WHOLE, Mismatch, UnsupportedType
 from parley.extensions.questions import schema_part
 from parley.model.errors import FieldViolation
 from parley.model.ids import new_id
 from parley.model.parts import Message, Part, Role
 from parley.model.tasks import TaskState
+from parley.model.typed.value_type import ValueType, read_answer
+from parley.model.typed.violations import WHOLE, Mismatch, UnsupportedType
 
 INPUT_KEY = "parley:input"
 """The key of the questions for missing values of the input."""

@@ -19,8 +19,8 @@ from parley.agent.uses import UsableAgent
 from parley.client.card.resolver import CatalogReference, ForeignCard
 from parley.engine.skill import form_of
 from parley.engine.typed.function import parameters_of
-from parley.engine.typed.schema import signature_of
 from parley.model.cards import AgentCard
+from parley.model.typed.schema import signature_of
 
 Function = Callable[..., Any]
 

@@ -21,6 +21,7 @@ from parley.extensions.questions import AUTH_MEDIA_TYPE, SCHEMA_MEDIA_TYPE
 from parley.model.errors import A2AError
 from parley.model.parts import Artifact, Message, Part
 from parley.model.struct import decode, encode, from_wire, to_wire, valid_text
+from parley.model.typed.value_type import refuse_non_finite
 
 log = logging.getLogger("parley.engine")
 
@@ -145,19 +146,6 @@ def _is_structured(value: object) -> bool:
         isinstance(value, dict | list | tuple | bool | int | float | msgspec.Struct)
         or (dataclasses.is_dataclass(value) and not isinstance(value, type))
     )
-
-
-def refuse_non_finite(value: object) -> None:
-    """Raise ``ValueError`` for data with a number that JSON does not have."""
-    pending: list[object] = [value]
-    while pending:
-        item = pending.pop()
-        if isinstance(item, float) and (item != item or item in (float("inf"), float("-inf"))):
-            raise ValueError(f"JSON has no {item}; send a string or null instead")
-        if isinstance(item, dict):
-            pending.extend(item.values())
-        elif isinstance(item, list | tuple):
-            pending.extend(item)
 
 
 def _guess(filename: str) -> str:

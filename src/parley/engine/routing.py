@@ -13,14 +13,14 @@ from msgspec.structs import replace
 from parley.engine.content import not_taken
 from parley.engine.description import AgentDescription
 from parley.engine.skill import Skill, form_of
-from parley.engine.typed.value_type import data_of
-from parley.engine.typed.violations import Mismatch
 from parley.extensions.declared import SKILL_SCHEMAS, SkillSchema, SkillSchemas
 from parley.model.cards import AgentCard, AgentSkill
 from parley.model.errors import InvalidParamsError, PermissionDeniedError
 from parley.model.operations import named_skill, unknown_skill
 from parley.model.parts import Message
 from parley.model.service import ANONYMOUS, Caller
+from parley.model.typed.value_type import data_of
+from parley.model.typed.violations import Mismatch
 from parley.security.schemes.scheme import Security
 
 

@@ -13,9 +13,9 @@ import msgspec
 
 from parley.engine.routing import fits
 from parley.engine.skill import Skill
-from parley.engine.typed.schema import REF
 from parley.host.program import DEFAULT_ADDRESS, invocation
 from parley.model.parts import Message, Part, Role
+from parley.model.typed.schema import REF
 
 if TYPE_CHECKING:
     from parley.agent.agent import Agent

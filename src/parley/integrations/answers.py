@@ -15,8 +15,6 @@ from parley.agent.remote.callees import Callee
 from parley.agent.tools.tool import ToolResult, failed, tool_name
 from parley.agent.turn import Turn
 from parley.client.message import Sendable
-from parley.engine.typed.value_type import ValueType, read_text
-from parley.engine.typed.violations import Mismatch
 from parley.extensions.questions import schema_part
 from parley.host.connecting import connect
 from parley.llm.current_turn import current_turn
@@ -24,6 +22,8 @@ from parley.llm.remote_skills import RemoteQuestion, RemoteSkill, answered_by
 from parley.model.bounded import Bounded
 from parley.model.parts import Message, Part
 from parley.model.tasks import Task, TaskArtifactUpdateEvent
+from parley.model.typed.value_type import ValueType, read_text
+from parley.model.typed.violations import Mismatch
 
 R = TypeVar("R")
 

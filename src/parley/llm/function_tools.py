@@ -17,9 +17,9 @@ from parley.engine.content import to_parts
 from parley.engine.skill import form_of
 from parley.engine.turn.attempt import NotAuthorized, TurnOver
 from parley.engine.typed.function import result_of, tool_inputs
-from parley.engine.typed.violations import Mismatch
 from parley.llm.current_turn import current_turn
 from parley.model.parts import Part
+from parley.model.typed.violations import Mismatch
 
 log = logging.getLogger("parley.llm")
 

@@ -12,9 +12,6 @@ from typing import Any, NamedTuple
 import msgspec
 
 from parley.agent.tools.tool import Tool
-from parley.engine.typed.schema import is_object, object_of
-from parley.engine.typed.value_type import ValueType
-from parley.engine.typed.violations import Mismatch, Violation
 from parley.llm.conversation import Messages, ModelConversation, estimated
 from parley.llm.model import (
     Json,
@@ -39,6 +36,9 @@ from parley.llm.token_budget import ModelRefused, RunStopped, TokenSpending, pri
 from parley.llm.tool_calls import ToolCalls, has_right_arguments
 from parley.model.backoff import Backoff
 from parley.model.struct import valid_text
+from parley.model.typed.schema import is_object, object_of
+from parley.model.typed.value_type import ValueType
+from parley.model.typed.violations import Mismatch, Violation
 
 MAX_EMPTY = 2
 """The number of empty replies a run may have."""

@@ -11,8 +11,8 @@ import msgspec
 import pydantic
 import pytest
 
-from parley.engine.typed.value_type import ValueType
-from parley.engine.typed.violations import MAX_VIOLATIONS, Mismatch, UnsupportedType
+from parley.model.typed.value_type import ValueType
+from parley.model.typed.violations import MAX_VIOLATIONS, Mismatch, UnsupportedType
 
 T = TypeVar("T")
 

@@ -12,8 +12,6 @@ from msgspec import UNSET
 from parley.engine.content import gives, media_type_of, not_taken
 from parley.engine.description import AgentDescription
 from parley.engine.skill import Skill
-from parley.engine.typed.value_type import data_of
-from parley.engine.typed.violations import Mismatch
 from parley.model.errors import (
     ContentTypeNotSupportedError,
     FieldViolation,
@@ -29,6 +27,8 @@ from parley.model.operations import (
 )
 from parley.model.parts import Message
 from parley.model.tasks import Task
+from parley.model.typed.value_type import data_of
+from parley.model.typed.violations import Mismatch
 from parley.store.events import Scope
 from parley.store.protocols.task_log import TaskQuery, TaskRecord
 from parley.store.protocols.webhooks import MAX_PUSHES

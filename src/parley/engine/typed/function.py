@@ -11,7 +11,9 @@ from typing import Any, Literal, NoReturn
 
 from parley.engine.handoff import HANDOFF_KEY, Handoff
 from parley.engine.typed.inputs import Field, Inputs
-from parley.engine.typed.schema import (
+from parley.model.errors import an
+from parley.model.parts import Artifact, Message, Part
+from parley.model.typed.schema import (
     Unresolved,
     arms,
     bound_keywords,
@@ -21,10 +23,8 @@ from parley.engine.typed.schema import (
     resolved,
     signature_of,
 )
-from parley.engine.typed.value_type import ValueType
-from parley.engine.typed.violations import Mismatch, UnsupportedType
-from parley.model.errors import an
-from parley.model.parts import Artifact, Message, Part
+from parley.model.typed.value_type import ValueType
+from parley.model.typed.violations import Mismatch, UnsupportedType
 
 Takes = Literal["turn", "text", "nothing", "typed"]
 """The arguments of a function: the turn, the message's text, nothing, or ``Inputs``."""

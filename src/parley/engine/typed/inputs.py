@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from parley.engine.typed.schema import default_of, is_object, narrowed, object_of
-from parley.engine.typed.value_type import ValueType, data_of, json_in, read_text
-from parley.engine.typed.violations import Mismatch, Path, Violation, expected
 from parley.model.parts import Message
+from parley.model.typed.schema import default_of, is_object, narrowed, object_of
+from parley.model.typed.value_type import ValueType, data_of, json_in, read_text
+from parley.model.typed.violations import Mismatch, Path, Violation, expected
 
 NO_DATA = "expected a data part, or text that is a JSON object"
 

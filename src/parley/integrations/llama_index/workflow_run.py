@@ -35,7 +35,6 @@ from workflows.context import JsonSerializer
 from workflows.events import InternalDispatchEvent, StepState, WorkflowIdleEvent
 
 from parley.agent.turn import Turn
-from parley.engine.typed.value_type import ValueType, data_of
 from parley.extensions.questions import schema_part
 from parley.integrations.answers import DoesNotFit, ask_until, fitting
 from parley.integrations.conversations import (
@@ -52,6 +51,7 @@ from parley.llm.model import Json
 from parley.llm.remote_skills import RemoteSkill
 from parley.llm.run_output import RunOutput
 from parley.model.parts import Message, Part
+from parley.model.typed.value_type import ValueType, data_of
 
 TEXTS = ("prefix", "message", "msg", "question", "prompt", "text")
 """The fields of an event that may hold its question in words, in order of precedence."""

@@ -21,7 +21,6 @@ from pydantic import TypeAdapter
 from pydantic.errors import PydanticUserError
 
 from parley.agent.turn import Turn
-from parley.engine.typed.value_type import ValueType
 from parley.integrations.answers import approval
 from parley.integrations.conversations import (
     ContextConversation,
@@ -35,6 +34,7 @@ from parley.llm.model import Json
 from parley.llm.remote_skills import RemoteSkill
 from parley.llm.run_output import RunOutput
 from parley.model.parts import Part
+from parley.model.typed.value_type import ValueType
 
 SETTLED = "urn:parley:openai-agents:session"
 """The key of the number of settled items in the session."""

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from parley.engine.typed.schema import REF
 from parley.model.errors import FieldViolation
 from parley.model.struct import encode
+from parley.model.typed.schema import REF
 
 MAX_VIOLATIONS = 50
 """The maximum number of reported violations of one value."""

@@ -16,11 +16,10 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from parley.engine.content import refuse_non_finite
-from parley.engine.typed.schema import add_formats, class_of, hoisted, parts_of, plain, standalone
-from parley.engine.typed.violations import Mismatch, UnsupportedType, Violation, violations_of
 from parley.model.parts import Message
 from parley.model.struct import Timestamp, from_wire, to_wire
+from parley.model.typed.schema import add_formats, class_of, hoisted, parts_of, plain, standalone
+from parley.model.typed.violations import Mismatch, UnsupportedType, Violation, violations_of
 
 SUPPORTED = (
     "dataclasses, msgspec structs, TypedDicts, pydantic models, enums, Literal, str, int, float, "
@@ -330,6 +329,19 @@ def _raw(value: Any) -> Any:
     if type(value) is dict:
         return {key: _raw(each) for key, each in value.items()}
     return value
+
+
+def refuse_non_finite(value: object) -> None:
+    """Raise ``ValueError`` for data with a number that JSON does not have."""
+    pending: list[object] = [value]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, float) and (item != item or item in (float("inf"), float("-inf"))):
+            raise ValueError(f"JSON has no {item}; send a string or null instead")
+        if isinstance(item, dict):
+            pending.extend(item.values())
+        elif isinstance(item, list | tuple):
+            pending.extend(item)
 
 
 def data_of(message: Message) -> Any:

@@ -1,0 +1,1 @@
+"""Types whose values are JSON: their schemas, reading and checking values."""
