@@ -12,7 +12,8 @@ import msgspec
 from desk import Answer, Offer
 from trip import Goal, Held, Need
 
-from parley import A2AError, Message, RemoteTaskFailed, Task, Turn
+import parley
+from parley import A2AError, RemoteTaskFailed, Task, Turn
 
 ADDRESSES = {
     "planner": os.environ.get("PLANNER", "http://localhost:9101"),
@@ -38,7 +39,7 @@ class Desks:
     def __init__(self, turn: Turn) -> None:
         self._turn = turn
 
-    async def call(self, name: str, text: str, key: str, **options: Any) -> Task | Message:
+    async def call(self, name: str, text: str, key: str, **options: Any) -> parley.Answer[Any]:
         """Send a message to an agent, and return its answer; it may be a question."""
         async with self._turn.connect(ADDRESSES[name], retries=PATIENT) as remote:
             return await self._turn.delegate(remote, text, key=key, pass_questions=False, **options)
@@ -93,12 +94,8 @@ class Desks:
         return str(data_of(told)["text"])
 
 
-def data_of(answer: Task | Message) -> dict[str, Any]:
+def data_of(answer: parley.Answer[Any]) -> dict[str, Any]:
     """Return the data of an answer. Raises ``ValueError`` if it has none."""
-    parts = answer.parts if isinstance(answer, Message) else [
-        part for artifact in answer.artifacts for part in artifact.parts
-    ]  # fmt: skip
-    for part in parts:
-        if isinstance(part.data, dict):
-            return part.data
+    if isinstance(answer.data, dict):
+        return answer.data
     raise ValueError(f"an answer without data: {answer.text[:200]}")

@@ -28,7 +28,7 @@ from desk import Answer, Offer
 from desks import DESKS, Desks, data_of
 from trip import Goal, Held, Need, compare
 
-from parley import A2AError, Agent, Execution, Part, RemoteTaskFailed, Task, TaskState, Turn
+from parley import A2AError, Agent, Execution, Part, RemoteTaskFailed, Task, Turn
 
 agent = Agent(
     "Travel planner",
@@ -217,8 +217,8 @@ class Trip:
         except (RemoteTaskFailed, A2AError) as error:
             self._turn.log.warning("%s could not be booked: %s", title, error)
             return f"{title} could not be booked."
-        if isinstance(answer, Task) and answer.state is TaskState.INPUT_REQUIRED:
-            return answer
+        if answer.task is not None and answer.question is not None:
+            return answer.task
         booking = msgspec.convert(data_of(answer), Answer).booking
         if booking is None:
             why = str(data_of(answer)["text"]).removeprefix("Error: ").rstrip(".")

@@ -28,13 +28,14 @@ if TYPE_CHECKING:
     from parley.agent.files import BlockingFile, TurnFile
     from parley.agent.tools.tool import Tool, ToolResult
     from parley.agent.turn import Turn
+    from parley.client.answer import Answer
     from parley.client.artifact_versions import ArtifactVersion, ArtifactVersions
-    from parley.client.errors import ClientError, RemoteTaskFailed
+    from parley.client.errors import ClientError, RemoteTaskFailed, ResultMismatch, ResultMissing
     from parley.client.files.stream import FileStream
     from parley.client.remote_agent import RemoteAgent
     from parley.engine.agent_options import CardDetails, Execution, Retention, Rights
     from parley.engine.routing import RoutedMessage
-    from parley.engine.turn.attempt import Answer, NotAuthorized
+    from parley.engine.turn.attempt import NotAuthorized, UserAnswer
     from parley.envelope.declared import DeclaredPerformance, EnvelopeSettings, MaintenanceWindow
     from parley.host.app import asgi, serve
     from parley.host.complete import complete, complete_sync
@@ -77,7 +78,7 @@ _HOMES = {
     "AgentInterface": "parley.model.cards",
     "AgentProvider": "parley.model.cards",
     "AgentSkill": "parley.model.cards",
-    "Answer": "parley.engine.turn.attempt",
+    "Answer": "parley.client.answer",
     "Artifact": "parley.model.parts",
     "ArtifactVersion": "parley.client.artifact_versions",
     "ArtifactVersions": "parley.client.artifact_versions",
@@ -104,6 +105,8 @@ _HOMES = {
     "RemoteAgent": "parley.client.remote_agent",
     "RemoteRegistry": "parley.registry.client.remote_registry",
     "RemoteTaskFailed": "parley.client.errors",
+    "ResultMismatch": "parley.client.errors",
+    "ResultMissing": "parley.client.errors",
     "Retention": "parley.engine.agent_options",
     "Rights": "parley.engine.agent_options",
     "Role": "parley.model.parts",
@@ -121,6 +124,7 @@ _HOMES = {
     "TraceContext": "parley.model.service",
     "Turn": "parley.agent.turn",
     "TurnFile": "parley.agent.files",
+    "UserAnswer": "parley.engine.turn.attempt",
     "asgi": "parley.host.app",
     "complete": "parley.host.complete",
     "complete_sync": "parley.host.complete",
@@ -167,6 +171,8 @@ __all__ = [
     "RemoteAgent",
     "RemoteRegistry",
     "RemoteTaskFailed",
+    "ResultMismatch",
+    "ResultMissing",
     "Retention",
     "Rights",
     "Role",
@@ -185,6 +191,7 @@ __all__ = [
     "TraceContext",
     "Turn",
     "TurnFile",
+    "UserAnswer",
     "asgi",
     "complete",
     "complete_sync",

@@ -81,7 +81,7 @@ async def test_the_credential_is_in_no_file_no_export_and_no_log(
 
     async with served(agent, store=store, drain=0.0) as remote:
         task = await asking(remote, "hold")
-        await remote.authorize(task, TOKEN)
+        await remote.authorize(task, TOKEN, return_immediately=True)
         await entered.wait()
         assert found() == []  # while the credential is stored
         assert b"urn:parley:credential:" in b"".join(
@@ -128,7 +128,7 @@ async def test_a_turn_that_sleeps_for_long_keeps_its_credential(tmp_path: Path) 
 
     async with served(agent, store=store, drain=0.0) as remote:
         task = await asking(remote, "sleepy")
-        await remote.authorize(task, TOKEN)
+        await remote.authorize(task, TOKEN, return_immediately=True)
         async with asyncio.timeout(10):
             while (await remote.get(task.id)).state is TaskState.AUTH_REQUIRED:
                 await let_time_pass(0.02)

@@ -29,7 +29,6 @@ from parley.model.errors import (
     UnsupportedOperationError,
 )
 from parley.model.operations import OPERATIONS, Operation
-from parley.model.parts import Message
 from parley.server.run import serving
 from parley.testing import FaultProxy
 from tests.client.log_agent import REPORT, LogAgent, fold_of, plain
@@ -222,7 +221,7 @@ def test_calls_block_and_raise_what_the_original_raises() -> None:
         assert agent.card.name == "Scripted agent"
         assert (agent.interface.url, agent.version) == (server.url + "/rpc", "1.0")
         reply = agent.send("hello")
-        assert isinstance(reply, Message)
+        assert reply.task is None
         assert str(reply) == "hello"
         assert [task.id for task in agent.tasks()] == ["t-1", "t-1"]
         assert [config.id for config in agent.push.list("t-1")] == ["p-1"]

@@ -15,7 +15,7 @@ from parley import Agent, Caller, Turn
 from parley.client.remote_agent import RemoteAgent
 from parley.client.retry import Retry
 from parley.model.errors import InvalidParamsError, TooManyRequestsError
-from parley.model.tasks import Task, TaskState
+from parley.model.tasks import TaskState
 from parley.security.limits import counters
 from parley.security.limits.agent_limits import QUOTA_FAILURE
 from tests.contract.conftest import REPLICAS, Serve, Speech, reach
@@ -195,7 +195,7 @@ async def test_a_task_that_grows_too_large_fails_and_says_why(
 ) -> None:
     async with one(addresses, speech, "ops") as remote:
         task = await remote.send("hi", metadata={"skill": skill})
-    assert isinstance(task, Task)
+    assert task.id
     assert task.state is TaskState.FAILED
     assert task.status.message is not None
     with pytest.raises(AssertionError, match=reason):

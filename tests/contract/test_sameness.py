@@ -40,7 +40,7 @@ async def plainest(server):
 
 async def test_a_task_reads_the_same_in_every_way(remote, plainest, speech):
     said = Message(message_id="m-1", role=Role.USER, parts=PARTS, metadata={"skill": "whole"})
-    task = await plainest.send(said)
+    task = (await plainest.send(said)).task
     assert task.history[0].parts == PARTS
     assert await remote.get(task.id) == as_told(speech, task)
 

@@ -20,7 +20,6 @@ from parley import (
     Retention,
     Rights,
     Role,
-    Task,
     TaskPushNotificationConfig,
     TaskState,
     Turn,
@@ -416,5 +415,5 @@ async def test_files_belong_to_the_owner(
 
     assert (await bob.send(naming(plain))).text.endswith("secret bytes")
     answers = [await eve.send(naming(url)) for url in (plain, unknown)]
-    assert all(isinstance(each, Task) and "secret" not in each.text for each in answers)
+    assert all(each.task and "secret" not in each.text for each in answers)
     assert answers[0].text == answers[1].text

@@ -12,7 +12,7 @@ import pydantic
 import pytest
 
 import parley
-from parley import Agent, Execution, Message, Part, Role, Task, TaskState, Turn
+from parley import Agent, Execution, Message, Part, Role, TaskState, Turn
 from parley.client import RemoteAgent, question, schemas_on
 from parley.extensions import TypedQuestions
 from parley.model.errors import InvalidParamsError
@@ -206,7 +206,7 @@ async def test_a_question_names_the_extension_for_those_who_ask_for_it(
 ) -> None:
     async with reach(addresses, speech, extensions=[TypedQuestions()]) as remote:
         task = await sent(remote, "book", "Book")
-        assert isinstance(task, Task)
+        assert task.id
         assert task.status.message is not None
         assert TypedQuestions.uri in task.status.message.extensions
         assert question(task) is not None

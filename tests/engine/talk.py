@@ -60,7 +60,7 @@ class Talk:
     async def task(self, said: str | Message, **options: Any) -> Task:
         """Send a message and return the reply, which is a task."""
         reply = await self.send(said, **options)
-        assert isinstance(reply, Task), reply
+        assert reply.id, reply
         return reply
 
     def stream(self, said: str | Message, **options: Any) -> AsyncIterator[StreamItem]:

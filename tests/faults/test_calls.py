@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import parley
-from parley import Agent, Execution, Task, TaskState, Turn
+from parley import Agent, Execution, TaskState, Turn
 from parley.server.run import serving
 from tests.faults.conftest import Served
 from tests.kit.waiting import let_time_pass, until
@@ -66,7 +66,7 @@ async def test_an_agent_that_waits_for_two_others_is_killed(tmp_path: Path) -> N
     peers = [Peer("Flights"), Peer("Hotels")]
     async with calling(tmp_path, *peers) as served, parley.connect(served.url) as remote:
         task = await remote.send("Rome", return_immediately=True)
-        assert isinstance(task, Task)
+        assert task.id
         for _ in range(3):
             await until(lambda: [sum(p.messages.values()) for p in peers] == [2, 1])
             await served.end()
@@ -86,7 +86,7 @@ async def test_kills_at_random_moments_send_nothing_twice(tmp_path: Path, seed: 
     peers = [Peer("Flights"), Peer("Hotels", asks=True), Peer("Cars")]
     async with calling(tmp_path, *peers) as served, parley.connect(served.url) as remote:
         task = await remote.send("Rome", return_immediately=True)
-        assert isinstance(task, Task)
+        assert task.id
         for _ in range(chance.randint(1, 3)):
             await let_time_pass(chance.uniform(0.0, 0.3))
             await served.end()
@@ -114,7 +114,7 @@ async def test_a_task_that_is_canceled_after_a_kill_cancels_what_it_began(tmp_pa
     async with calling(tmp_path, *peers) as served:
         async with parley.connect(served.url) as remote:
             task = await remote.send("Rome")
-            assert isinstance(task, Task)
+            assert task.id
             assert task.state is TaskState.INPUT_REQUIRED
             await served.end()
             await served.start()

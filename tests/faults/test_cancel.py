@@ -46,7 +46,7 @@ def state_of(reply: Task | Message | BaseException) -> TaskState:
     """The state that a caller saw: in the task, or in the error of the cancellation."""
     if isinstance(reply, TaskNotCancelableError):
         return TaskState(reply.metadata["state"])
-    assert isinstance(reply, Task), reply
+    assert reply.id, reply
     return reply.state
 
 
@@ -106,7 +106,7 @@ async def race(racers: Racers, remote: RemoteAgent, skill: str, number: int) -> 
     """End a task and cancel it at nearly the same moment; return the end that all readers see."""
     name = f"{skill}-{number}"
     started = await remote.send(name, metadata={"skill": skill}, return_immediately=True)
-    assert isinstance(started, Task)
+    assert started.id
     stream = remote.subscribe(started.id, after=0)
     first = await anext(stream)
     reader = asyncio.create_task(events_of(stream))
@@ -181,7 +181,7 @@ async def test_cancel_and_an_answer_at_once_leave_nobody_waiting(tmp_path: Path)
 
     async def both(remote: RemoteAgent, number: int) -> None:
         parked = await remote.send("go")
-        assert isinstance(parked, Task)
+        assert parked.id
         answering = asyncio.create_task(remote.send("yes", task=parked))
         await let_time_pass(number % 12 * 0.0003)
         canceled = await asyncio.wait_for(remote.cancel(parked.id), 5)
@@ -204,7 +204,7 @@ async def test_five_callers_who_cancel_one_task_are_all_told_that_it_is_canceled
     async with called(racers.agent, tmp_path) as remote:
         for skill in ("returns", "streams", "goes_on"):
             task = await remote.send("go", metadata={"skill": skill}, return_immediately=True)
-            assert isinstance(task, Task)
+            assert task.id
             told = await asyncio.gather(*(remote.cancel(task.id) for _ in range(5)))
             assert {t.state for t in told} <= {CANCELED}
             assert len({t.status.timestamp for t in told}) == 1
@@ -224,11 +224,11 @@ async def test_parked_and_queued_tasks_are_canceled_at_once(tmp_path: Path) -> N
 
     async with called(agent, tmp_path) as remote:
         parked = await remote.send("ask")
-        assert isinstance(parked, Task)
+        assert parked.id
         running = await remote.send("run", return_immediately=True)
         queued = await remote.send("wait", return_immediately=True)
-        assert isinstance(running, Task)
-        assert isinstance(queued, Task)
+        assert running.id
+        assert queued.id
         await asyncio.wait_for(begun.wait(), 5)
         readers = []
         for task in (parked, queued):
@@ -258,7 +258,7 @@ async def test_five_callers_who_answer_one_question_each_get_their_own_turn(tmp_
         said = f"answer-{number}"
         if number % 2:
             reply = await remote.send(said, task_id=task.id)
-            assert isinstance(reply, Task)
+            assert reply.id
             return number, reply.status.message.text if reply.status.message else reply.text
         events = await events_of(remote.stream(said, task_id=task.id))
         end = events[-1]
@@ -268,7 +268,7 @@ async def test_five_callers_who_answer_one_question_each_get_their_own_turn(tmp_
     async with called(agent, tmp_path) as remote:
         for _ in range(10):
             task = await remote.send("go")
-            assert isinstance(task, Task)
+            assert task.id
             replies = await asyncio.gather(
                 *(answer(remote, task, n) for n in range(5)), return_exceptions=True
             )

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 import parley
-from parley import Task
 from parley.client.retry import Retry
 from tests.faults.conftest import Served
 from tests.kit.services.proxy import FaultyProxy
@@ -149,7 +148,7 @@ async def test_a_server_that_is_killed_meanwhile_goes_on_where_it_was(
     async with parley.connect(served.url, retries=PATIENT) as remote:
         part = await remote.upload(tmp_path / "in.bin", progress=kill_at(10 * MIB))
         task = await remote.send(files=[part], metadata={"skill": "copy"})
-        assert isinstance(task, Task)
+        assert task.id
         assert task.state is parley.TaskState.COMPLETED, task.status
         assert task.artifacts[0].text == digest
         file = task.artifacts[1].parts[0]

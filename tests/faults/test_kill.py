@@ -104,7 +104,7 @@ async def test_steps_that_were_done_are_not_done_again(served: Served) -> None:
             await served.end()
             await served.start()
         for task in tasks:
-            assert isinstance(task, Task)
+            assert task.id
             done = await agent.wait(task.id, timeout=30)
             assert done.state is TaskState.COMPLETED
             assert done.text == "0 1 2 3 4 5 6 7 8 9"
@@ -157,12 +157,12 @@ async def test_a_conversation_goes_on_over_kills(served: Served) -> None:
     async with parley.connect(served.url) as agent:
         task = await agent.send("go", metadata={"skill": "chat"})
         for answer in ("a", "b", "c"):
-            assert isinstance(task, Task)
+            assert task.id
             assert task.state is TaskState.INPUT_REQUIRED
             await served.end()
             await served.start()
             task = await agent.send(answer, task=task)
-        assert isinstance(task, Task)
+        assert task.id
         assert task.state is TaskState.COMPLETED
         assert task.text == "a b c"
         said = [m.text for m in task.history]
@@ -175,14 +175,14 @@ async def test_typed_input_and_answers_are_completed_over_kills(served: Served) 
     async with parley.connect(served.url) as agent:
         task = await agent.send("A room, please", metadata={"skill": "stay"})
         for answer in said:
-            assert isinstance(task, Task)
+            assert task.id
             asked = question(task)
             assert asked is not None
             open_fields.append([problem.field for problem in asked.problems])
             await served.end()
             await served.start()
             task = await agent.send(answer, task=task)
-        assert isinstance(task, Task)
+        assert task.id
         assert (task.state, task.text) == (TaskState.COMPLETED, "Rome 2 small")
     assert open_fields == [["city", "nights"], ["city", "nights"], ["city"], [], ["$"]]
 
@@ -191,7 +191,7 @@ async def test_typed_input_and_answers_are_completed_over_kills(served: Served) 
 async def test_a_run_after_a_kill_knows_that_its_answer_is_not_new(served: Served) -> None:
     async with parley.connect(served.url) as agent:
         task = await agent.send("go", metadata={"skill": "confirm"})
-        assert isinstance(task, Task)
+        assert task.id
         assert task.state is TaskState.INPUT_REQUIRED
         said = []
         async for event in agent.stream("yes", task=task):
@@ -247,7 +247,7 @@ async def test_tasks_that_take_a_number_as_a_step_take_one_whatever_is_killed(
             await served.start()
         numbers = []
         for task in tasks:
-            assert isinstance(task, Task)
+            assert task.id
             done = await agent.wait(task.id, timeout=30)
             assert done.state is TaskState.COMPLETED
             numbers.append(int(done.text))
@@ -263,7 +263,7 @@ async def test_a_blocking_sender_gets_its_answer_over_a_kill(served: Served) -> 
         await served.end()
         await served.start()
         task = await asyncio.wait_for(sender, 30)
-        assert isinstance(task, Task)
+        assert task.id
         assert task.text == WHOLE
         page = await agent.list()
         assert page.total_size == 1
@@ -272,7 +272,7 @@ async def test_a_blocking_sender_gets_its_answer_over_a_kill(served: Served) -> 
 async def test_a_server_that_is_told_twice_to_end_fails_no_task(served: Served) -> None:
     async with parley.connect(served.url) as agent:
         first = await agent.send("go", metadata={"skill": "forever"}, return_immediately=True)
-        assert isinstance(first, Task)
+        assert first.id
         # A waiting sender keeps the server open after the first signal.
         waiting = asyncio.create_task(agent.send("go", metadata={"skill": "forever"}))
         while (await agent.list(status=TaskState.WORKING)).total_size < 2:
@@ -291,7 +291,7 @@ async def test_a_server_that_is_told_twice_to_end_fails_no_task(served: Served) 
         for task in tasks:
             assert (await agent.cancel(task.id)).state is TaskState.CANCELED
         answer = await asyncio.wait_for(waiting, 30)
-        assert isinstance(answer, Task)
+        assert answer.id
         assert answer.state is TaskState.CANCELED
 
 
@@ -299,7 +299,7 @@ async def test_a_terminated_server_lets_go_and_its_successor_goes_on(served: Ser
     numbers: list[int] = []
     async with parley.connect(served.url) as agent:
         endless = await agent.send("go", metadata={"skill": "forever"}, return_immediately=True)
-        assert isinstance(endless, Task)
+        assert endless.id
         reader = asyncio.create_task(read(agent, "go", "report", numbers))
         await let_time_pass(0.1)
         assert await served.end(signal.SIGTERM) == 0

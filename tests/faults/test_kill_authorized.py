@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import parley
-from parley import Task, TaskState
+from parley import TaskState
 from tests.faults.conftest import Served
 from tests.kit.waiting import until
 
@@ -23,7 +23,7 @@ async def test_the_policy_is_asked_once_whatever_dies(tmp_path: Path) -> None:
     try:
         async with parley.connect(served.url) as remote:
             task = await remote.send("go", return_immediately=True)
-            assert isinstance(task, Task)
+            assert task.id
 
             async def begun() -> bool:
                 message = (await remote.get(task.id)).status.message

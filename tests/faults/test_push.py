@@ -10,7 +10,7 @@ import signal
 import pytest
 
 import parley
-from parley import Task, TaskState
+from parley import TaskState
 from parley.extensions import PushDelivery, PushOptions
 from parley.model.operations import StreamResponse
 from parley.model.struct import encode
@@ -61,7 +61,7 @@ async def test_delivery_goes_on_from_its_cursor_after_kills(served: Served, seed
         task = await agent.send(
             "go", metadata={"skill": "report"}, push=hook.url, return_immediately=True
         )
-        assert isinstance(task, Task)
+        assert task.id
         for _ in range(3):
             count = len(hook.told)
             await hook.until(
@@ -83,7 +83,7 @@ async def test_what_a_dead_webhook_missed_is_told_by_the_next_server(served: Ser
     url = f"http://127.0.0.1:{port}/hook"
     async with parley.connect(served.url) as agent:
         task = await agent.send("go", metadata={"skill": "report"}, push=url)
-        assert isinstance(task, Task)
+        assert task.id
         assert task.state is TaskState.COMPLETED
         await served.end()
         async with webhook(port) as hook:
@@ -136,7 +136,7 @@ async def test_significant_events_survive_kills_of_the_server_and_of_the_receive
     told: list[Told] = []
     async with parley.connect(served.url, extensions=[PushDelivery()]) as agent:
         task = await agent.send("go", metadata=metadata, push=url, return_immediately=True)
-        assert isinstance(task, Task)
+        assert task.id
         while not (told and is_over(told[-1])):
             async with webhook(port) as hook:
                 hook.answer = lambda _: 200 if chance.random() < 0.6 else 503

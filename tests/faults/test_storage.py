@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import parley
-from parley import Agent, Message, RemoteAgent, Task, TaskState, Turn
+from parley import Agent, RemoteAgent, TaskState, Turn
 from parley.model.errors import OverloadedError
 from parley.server.run import serving
 from parley.store.sqlite.store import SqliteTaskStore
@@ -55,7 +55,7 @@ async def test_what_a_full_disk_does_not_take_is_refused_and_leaves_nothing(
     served: Served, impatient: RemoteAgent
 ) -> None:
     kept = await impatient.send("go", metadata={"skill": "chat"})
-    assert isinstance(kept, Task)
+    assert kept.id
     await fill_disk(served, impatient)
     for skill in ("steps", "report", "chat"):
         with pytest.raises(OverloadedError, match="task log does not work") as refused:
@@ -70,10 +70,10 @@ async def test_what_a_full_disk_does_not_take_is_refused_and_leaves_nothing(
     # Operations that need no room still work: reads and direct replies.
     assert await impatient.get(kept.id) == kept
     assert (await impatient.list()).total_size == 1
-    assert isinstance(await impatient.send("?", metadata={"skill": "memory"}), Message)
+    assert (await impatient.send("?", metadata={"skill": "memory"})).task is None
     await free_disk(impatient)
     answered = await impatient.send("an answer", task=kept)
-    assert isinstance(answered, Task)
+    assert answered.id
     assert [m.text for m in answered.history] == ["go", "Question 0?", "an answer"]
     await served.end()
     await served.start()
@@ -97,7 +97,7 @@ async def test_tasks_that_a_full_disk_interrupted_go_on_when_there_is_room(
 
     reader = asyncio.create_task(read())
     stepping = await impatient.send("go", metadata={"skill": "steps"}, return_immediately=True)
-    assert isinstance(stepping, Task)
+    assert stepping.id
     async with asyncio.timeout(10):
         await until(lambda: len(numbers) >= 20)
     await fill_disk(served, impatient, more=20_000)
@@ -133,11 +133,11 @@ async def test_a_server_killed_on_a_full_disk_leaves_whole_tasks_only(
     async with parley.connect(served.url) as agent:
         assert (await agent.list()).total_size == len(tasks)
         for task in tasks:
-            assert isinstance(task, Task)
+            assert task.id
             assert (await agent.wait(task.id, timeout=20)).state is TaskState.COMPLETED
     await served.end()
     for task in tasks:
-        assert isinstance(task, Task)
+        assert task.id
         await check_log(served, task.id)
 
 
@@ -152,7 +152,7 @@ async def test_a_patient_caller_notices_a_full_disk_as_a_delay(
             await until(lambda: b"could not be written" in served.log.read_bytes())
         await free_disk(impatient)
         done = await asyncio.wait_for(sender, 30)
-        assert isinstance(done, Task)
+        assert done.id
         assert done.state is TaskState.COMPLETED
         assert (await agent.list()).total_size == 2
 
@@ -203,7 +203,7 @@ async def test_a_lock_of_another_program_delays_tasks_and_loses_none(
     app = parley.asgi(agent, store=SqliteTaskStore(path, busy_timeout=0.1))
     async with serving(app) as url, parley.connect(url, retries=0, idempotent=False) as remote:
         started = await remote.send("go", return_immediately=True)
-        assert isinstance(started, Task)
+        assert started.id
         stream = remote.subscribe(started.id)
         await anext(stream)
         with locked(path):
@@ -217,7 +217,7 @@ async def test_a_lock_of_another_program_delays_tasks_and_loses_none(
         rest = await asyncio.wait_for(collect(stream), 20)
         assert rest[-1].status.state is TaskState.COMPLETED
         assert (await remote.get(started.id)).text.startswith("attempt ")
-        assert isinstance(await remote.send("go"), Task)
+        assert (await remote.send("go")).task
         assert (await remote.list()).total_size == 2
 
 
@@ -252,7 +252,7 @@ async def test_a_database_that_is_moved_away_is_noticed_and_loses_no_task(tmp_pa
     app = parley.asgi(agent, store=f"sqlite:///{path}")
     async with serving(app) as url, parley.connect(url, retries=0, idempotent=False) as remote:
         started = await remote.send("go", return_immediately=True)
-        assert isinstance(started, Task)
+        assert started.id
         path.rename(away)
         said = await readiness(url, 503)
         reason = "the database file was removed or moved away while it is in use"
@@ -266,7 +266,7 @@ async def test_a_database_that_is_moved_away_is_noticed_and_loses_no_task(tmp_pa
         away.rename(path)
         await readiness(url, 200)
         assert (await remote.wait(started.id, timeout=20)).state is TaskState.COMPLETED
-        assert isinstance(await remote.send("go"), Task)
+        assert (await remote.send("go")).task
         assert (await remote.list()).total_size == 2
 
 
@@ -338,7 +338,7 @@ async def test_a_second_server_on_one_database_is_told_who_has_it(served: Served
     assert served.process is not None
     assert f"in use by process {served.process.pid}" in said
     async with parley.connect(served.url) as agent:  # and the first server still works
-        assert isinstance(await agent.send("go", metadata={"skill": "report"}), Task)
+        assert (await agent.send("go", metadata={"skill": "report"})).task
 
 
 async def test_a_disk_that_is_full_at_the_start_is_said(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ async def begin(replica: Replica, skill: str, text: str) -> Task:
     """Have a replica begin a task."""
     async with client(replica.url) as agent:
         task = await agent.send(text, message_metadata={"skill": skill}, return_immediately=True)
-    assert isinstance(task, Task)
+    assert task.id
     return task
 
 
@@ -112,7 +112,7 @@ async def test_whoever_waits_for_a_task_is_answered_by_another_replica(fleet_of:
         await let_time_pass(0.4)
         await fleet.replicas[0].end()
         for answer in await asyncio.gather(*waiting):
-            assert isinstance(answer, Task)
+            assert answer.id
             assert answer.state is TaskState.COMPLETED
         # Each message has one task, even if it was sent again.
         assert (await agent.list()).total_size == 10

@@ -173,7 +173,7 @@ SCOPE = FileScope("clerk", "", "bob")
 async def test_a_file_that_a_later_message_names_is_kept_too(hosted: Hosted) -> None:
     record = await uploaded(hosted.files, b"first", SCOPE)
     task = await hosted.send(record, "ask")
-    assert isinstance(task, Task)
+    assert task.id
     hosted._clock.now += 1
     later = await uploaded(hosted.files, b"later", SCOPE)
     await hosted.send(later, "ask", task.id)

@@ -84,15 +84,15 @@ class Page:
             path = self.directory / block.file
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(self.here(block.text), "utf-8")
+            if printed is not None:
+                check(printed, self.run(f"python {block.file}"))
+                return
             importing = path.parent / f"import_{path.name}"
             importing.write_text(f'import runpy\n\nrunpy.run_path("{block.file}")\n')
             self.run(f"python {importing.relative_to(self.directory).as_posix()}")
             importing.unlink()
         elif block.language == "python":
-            output = self.execute(block)
-            if printed is not None:
-                line = missing(printed.splitlines(), output)
-                assert not line, f"{line!r} is not printed, but this:\n{output}"
+            check(printed, self.execute(block))
         elif block.language == "console":
             for command in commands(block):
                 if SERVES.match(command.line) and "--help" not in command.line:
@@ -184,6 +184,11 @@ class Page:
     def close(self) -> None:
         for server in self.servers.values():
             stop(server)
+
+
+def check(printed: str | None, output: str) -> None:
+    line = missing((printed or "").splitlines(), output)
+    assert not line, f"{line!r} is not printed, but this:\n{output}"
 
 
 def answers(port: str) -> bool:

@@ -18,10 +18,10 @@ A2AError A2AService Agent AgentCapabilities AgentCard AgentExtension AgentInterf
 AgentSkill Answer Artifact ArtifactVersion ArtifactVersions AuthorizationRefused BlockingFile
 BlockingTurn CallContext Caller CardDetails ClientError DeclaredPerformance EnvelopeSettings
 EventCompleted Execution FileStream FoundAgent MaintenanceWindow McpServer McpServerUnavailable
-Message NotAuthorized Part RemoteAgent RemoteRegistry RemoteTaskFailed Retention Rights Role
-RoutedMessage Settings StoreError Task TaskArtifactUpdateEvent TaskCredential
+Message NotAuthorized Part RemoteAgent RemoteRegistry RemoteTaskFailed ResultMismatch ResultMissing
+Retention Rights Role RoutedMessage Settings StoreError Task TaskArtifactUpdateEvent TaskCredential
 TaskPushNotificationConfig TaskState TaskStatus TaskStatusUpdateEvent Tool ToolResult TraceContext
-Turn TurnFile asgi complete complete_sync connect connect_sync find find_sync serve
+Turn TurnFile UserAnswer asgi complete complete_sync connect connect_sync find find_sync serve
 """
 
 PACKAGES = [parley, parley.compose, parley.llm, parley.push, parley.testing]

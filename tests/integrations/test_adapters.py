@@ -12,7 +12,6 @@ import parley
 from parley import Part, Task, TaskArtifactUpdateEvent, TaskState, TaskStatusUpdateEvent
 from parley.extensions.usage import spent_on
 from parley.llm.run_output import RUN_PROGRESS
-from parley.model.parts import Message
 from tests.integrations.conftest import FrameworkServer
 
 pytestmark = pytest.mark.anyio
@@ -45,7 +44,7 @@ def counted(served: FrameworkServer) -> Iterator[list[int]]:
 
 
 def completed(task) -> Task:
-    assert isinstance(task, Task)
+    assert task.id
     assert task.state is TaskState.COMPLETED, (task.state, task.text)
     return task
 
@@ -307,5 +306,5 @@ async def test_questions_of_a_remote_agent_reach_the_caller(served):
     assert "sunny in Oslo" in _said(task)
 
 
-def _said(answer: Task | Message) -> str:
-    return completed(answer).text if isinstance(answer, Task) else answer.text
+def _said(answer: parley.Answer) -> str:
+    return answer.required().text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import parley
-from parley import Agent, Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent, Turn
+from parley import Agent, TaskArtifactUpdateEvent, TaskStatusUpdateEvent, Turn
 from parley.extensions.usage import USAGE, Spent, spent_on
 from parley.llm.current_turn import current_turn
 from parley.llm.model import ModelUsage
@@ -41,7 +41,7 @@ async def test_the_answer_is_what_was_said_last_and_progress_is_not_kept() -> No
         async with remote.stream("Oslo?") as events:
             seen = [event async for event in events]
         task = await remote.get(events.task_id)
-    assert isinstance(task, Task)
+    assert task.id
     assert task.text == "It rains."
     (answer,) = task.artifacts
     assert answer.metadata is not None

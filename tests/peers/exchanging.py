@@ -153,7 +153,7 @@ async def _by(agent: RemoteAgent, command: Mapping[str, Any]) -> list[Any]:
     answer = await agent.send(first)
     items = [_told(answer)]
     for text in others if do == QUESTION else ():
-        if not isinstance(answer, Task):
+        if not answer.task:
             raise Unexpected(f"no task, but {answer.text!r}")
         answer = await agent.send(text, task=answer)
         items.append(_told(answer))
@@ -177,8 +177,8 @@ def _printed(line: Any) -> dict[str, Any]:
     return {"text": _item(line)["text"], "replaces": replaces}
 
 
-def _told(answer: Task | Message) -> dict[str, Any]:
-    state = answer.state.value if isinstance(answer, Task) else None
+def _told(answer: Any) -> dict[str, Any]:
+    state = answer.state.value if answer.id else None
     return {"text": answer.text, "state": state}
 
 

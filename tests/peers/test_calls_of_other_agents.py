@@ -80,7 +80,7 @@ async def calling(
 
 async def begin(remote: RemoteAgent, text: str) -> Task:
     task = await remote.send(text, return_immediately=True)
-    assert isinstance(task, Task)
+    assert task.id
     return task
 
 

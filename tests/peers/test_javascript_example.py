@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import parley
-from parley import Task, TaskState
+from parley import TaskState
 from tests.house.sizes import ROOT
 from tests.kit.servers import served
 
@@ -66,11 +66,11 @@ async def test_a_parley_agent_delegates_to_the_agent_in_javascript(
             "In the evening: A sauna by the sea",
         ]
         asked = await planner.send("Plan a day")
-        assert isinstance(asked, Task)
+        assert asked.id
         assert asked.state is TaskState.INPUT_REQUIRED
         assert asked.status.message is not None
         assert asked.status.message.text == "Which city: Helsinki, London or Tokyo?"
         done = await planner.send("Tokyo", task=asked)
-        assert isinstance(done, Task)
+        assert done.id
         assert (done.state, done.id) == (TaskState.COMPLETED, asked.id)
         assert "Rikugien" in done.text

@@ -66,7 +66,7 @@ class Pushed:
 
     async def task(self, said: str, push: Any = None, **options: Any) -> Task:
         reply = await self.send(said, push, **options)
-        assert isinstance(reply, Task), reply
+        assert reply.id, reply
         return reply
 
     async def create(

@@ -57,7 +57,7 @@ async def send(replica: Replica, url: str) -> Task:
     )
     request = SendMessageRequest(message=asked.message, configuration=configuration)
     reply = await replica.service.send_message(request, replica.context)
-    assert isinstance(reply, Task)
+    assert reply.id
     return reply
 
 

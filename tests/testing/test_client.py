@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 import parley
-from parley import Agent, Caller, Task, Turn
+from parley import Agent, Caller, Turn
 from parley.testing import client, completed
 
 pytestmark = pytest.mark.anyio
@@ -78,7 +78,7 @@ async def test_a_test_begins_when_it_says() -> None:
     start = datetime(2030, 1, 1, tzinfo=UTC)
     async with client(agent, start=start) as remote:
         task = await remote.send("?")
-        assert isinstance(task, Task)
+        assert task.id
         assert task.status.timestamp is not None
         assert start <= task.status.timestamp < start + timedelta(minutes=1)
         assert start <= remote.time.now < start + timedelta(minutes=1)
@@ -96,6 +96,6 @@ async def test_plain_functions_run_in_threads() -> None:
 
     async with client(agent) as remote:
         task = await remote.send("hello", return_immediately=True)
-        assert isinstance(task, Task)
+        assert task.id
         await remote.settle()
         assert await remote.get(task.id) == completed("HELLO")

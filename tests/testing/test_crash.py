@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 import parley
-from parley import Agent, Execution, Task, Turn
+from parley import Agent, Execution, Turn
 from parley.model.struct import encode
 from parley.model.tasks import Event
 from parley.testing import (
@@ -55,7 +55,7 @@ async def test_steps_that_were_done_are_not_done_again(store: str) -> None:
 
     async with client(agent, store=store) as remote:
         task = await remote.send("Order", return_immediately=True)
-        assert isinstance(task, Task)
+        assert task.id
         await remote.advance(60)
         await remote.crash()
         await remote.advance(timedelta(hours=2))
@@ -93,7 +93,7 @@ async def test_nothing_of_the_dead_process_runs(store: str, caplog) -> None:
     with caplog.at_level(logging.WARNING):
         async with client(agent, store=store) as remote:
             task = await remote.send("?", return_immediately=True)
-            assert isinstance(task, Task)
+            assert task.id
             await remote.settle()
             await remote.crash()
             await remote.advance(3600)
@@ -178,7 +178,7 @@ async def test_questions_outlive_the_process(store: str) -> None:
 
     async with client(agent, store=store) as remote:
         task = await remote.send("?")
-        assert isinstance(task, Task)
+        assert task.id
         assert task == input_required("Well?")
         await remote.crash(down_for=timedelta(days=1))
         assert await remote.send("Yes", task=task) == completed("Yes False")
@@ -194,7 +194,7 @@ async def test_each_crash_is_an_attempt_until_there_have_been_too_many(store: st
 
     async with client(agent, store=store) as remote:
         task = await remote.send("?", return_immediately=True)
-        assert isinstance(task, Task)
+        assert task.id
         for _ in range(3):
             await remote.settle()
             await remote.crash()
@@ -212,7 +212,7 @@ async def test_time_can_pass_while_nothing_runs(store: str) -> None:
 
     async with client(agent, store=store) as remote:
         task = await remote.send("?", return_immediately=True)
-        assert isinstance(task, Task)
+        assert task.id
         await remote.settle()
         await remote.crash(down_for=timedelta(hours=2))
         await remote.settle()
@@ -270,7 +270,7 @@ async def test_the_log_is_the_same_as_after_a_real_kill(tmp_path: Path) -> None:
         await served.start()
         async with parley.connect(served.url) as remote:
             task = await remote.send("go", return_immediately=True)
-            assert isinstance(task, Task)
+            assert task.id
             async for event in remote.subscribe(task.id):
                 if event == working("in the middle"):
                     break
@@ -284,7 +284,7 @@ async def test_the_log_is_the_same_as_after_a_real_kill(tmp_path: Path) -> None:
     agent = crashing_agent(tmp_path / "crashed.go")
     async with client(agent, store=f"sqlite:///{tmp_path}/crashed.db") as remote:
         task = await remote.send("go", return_immediately=True)
-        assert isinstance(task, Task)
+        assert task.id
         async for event in remote.subscribe(task.id):
             if event == working("in the middle"):
                 break

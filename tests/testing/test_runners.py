@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import parley
-from parley import Agent, Task, TaskPushNotificationConfig, Turn
+from parley import Agent, TaskPushNotificationConfig, Turn
 from parley.model.operations import AuthenticationInfo
 from parley.store.protocols.tables import EventCompleted
 from parley.testing import artifact, assert_events, client, completed, message, submitted, working
@@ -36,7 +36,7 @@ def sleeper(name: str = "Sleeper") -> Agent:
 async def sleeps_and_crashes() -> None:
     async with client(sleeper()) as remote:
         task = await remote.send("?", return_immediately=True)
-        assert isinstance(task, Task)
+        assert task.id
         await remote.settle()
         await remote.crash()
         await remote.advance(2 * DAY)
@@ -63,7 +63,7 @@ def test_a_loop_that_runs_once_for_the_fixture_and_again_for_the_test() -> None:
 
         async def tested() -> None:
             task = await remote.send("?", return_immediately=True)
-            assert isinstance(task, Task)
+            assert task.id
             await remote.crash()
             await remote.advance(2 * DAY)
             assert await remote.get(task.id) == completed()
@@ -106,7 +106,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 async def test_a_test_completes_an_event(store: str) -> None:
     async with client(shop(), store=store) as remote:
         task = await remote.send("42", return_immediately=True)
-        assert isinstance(task, Task)
+        assert task.id
         await remote.advance(timedelta(days=1))
         await remote.crash()
         assert await remote.complete("payment:42", {"amount": 10})
@@ -119,7 +119,7 @@ async def test_a_test_completes_an_event(store: str) -> None:
 async def test_an_address_expires_by_moved_time() -> None:
     async with client(shop()) as remote:
         task = await remote.send("42", return_immediately=True)
-        assert isinstance(task, Task)
+        assert task.id
         await remote.settle()
         assert await remote.get(task.id) == working()
         status = (await remote.get(task.id)).status
@@ -152,7 +152,7 @@ async def test_every_event_arrives_in_order_with_its_headers() -> None:
             authentication=AuthenticationInfo(scheme="Bearer", credentials="abc"),
         )
         task = await remote.send("?", push=push)
-        assert isinstance(task, Task)
+        assert task.id
         await remote.settle()
         assert_events(
             remote.webhooks, [submitted(), working("At it"), artifact("done"), completed()]

@@ -8,7 +8,6 @@ from datetime import timedelta
 import pytest
 
 import parley
-from parley import Message, Task
 from parley.model.errors import InvalidParamsError
 from parley.testing import (
     ScriptedAgent,
@@ -38,7 +37,7 @@ async def test_the_first_rule_that_fits_counts() -> None:
         assert (await remote.send("Please CONVERT 100 USD")).text == "97.20 EUR"
         assert (await remote.send("42")).text == "42 it is"
         reply = await remote.send("?", message_metadata={"a": 1})
-        assert isinstance(reply, Message)
+        assert reply.task is None
         assert reply.parts[0].data == {"has": "metadata"}
         assert await remote.send("bad") == failed("No such currency.")
         assert await remote.send("what") == failed(
@@ -59,7 +58,7 @@ async def test_steps_are_done_in_order_and_a_question_waits_for_its_answer() -> 
     )
     async with client(hotel) as remote:
         task = await remote.send("book")
-        assert isinstance(task, Task)
+        assert task.id
         assert task == input_required("Which day?", artifacts=[artifact("Rooms: 3", name="rooms")])
         done = await remote.send("Friday", task=task)
         assert done == completed(containing("Booked Friday"))
@@ -102,9 +101,9 @@ async def test_the_other_ends() -> None:
         hangs = await remote.send("hang", return_immediately=True)
         slow = await remote.send("slow", return_immediately=True)
         auth = await remote.send("auth")
-        assert isinstance(hangs, Task)
-        assert isinstance(slow, Task)
-        assert isinstance(auth, Task)
+        assert hangs.id
+        assert slow.id
+        assert auth.id
         assert auth == auth_required("Sign in.")
         assert await remote.send("ok", task=auth) == completed("In.")
         await remote.advance(timedelta(hours=3))

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from parley import Agent, Execution, Retention, Task, Turn
+from parley import Agent, Execution, Retention, Turn
 from parley.model.errors import TaskNotFoundError
 from parley.testing import canceled, client, completed, failed, input_required, working
 from parley.testing.loop import NotSettled
@@ -32,7 +32,7 @@ async def test_a_function_that_sleeps_for_days_wakes_when_time_has_passed() -> N
 
     async with client(agent) as remote:
         task = await remote.send("Sleep", return_immediately=True)
-        assert isinstance(task, Task)
+        assert task.id
         await remote.advance(DAY - timedelta(minutes=1))
         assert woken == []
         await remote.advance(timedelta(minutes=1))
@@ -105,7 +105,7 @@ async def test_the_clock_of_the_store_moves() -> None:
     async with client(agent, start=datetime(2030, 1, 1, tzinfo=UTC)) as remote:
         await remote.time.advance_to(datetime(2030, 6, 1, tzinfo=UTC))
         task = await remote.send("?")
-        assert isinstance(task, Task)
+        assert task.id
         assert task.status.timestamp is not None
         assert task.status.timestamp.date().isoformat() == "2030-06-01"
         with pytest.raises(ValueError, match="time goes forward"):
@@ -131,8 +131,8 @@ async def test_deadlines_of_turns_and_tasks_pass(store: str, tmp_path) -> None:
     async with client(agent, store=at) as remote:
         works = await remote.send("work", return_immediately=True)
         asks = await remote.send("ask")
-        assert isinstance(works, Task)
-        assert isinstance(asks, Task)
+        assert works.id
+        assert asks.id
         await remote.advance(timedelta(minutes=59))
         assert await remote.get(works.id) == working()
         await remote.advance(timedelta(minutes=2))
@@ -159,7 +159,7 @@ async def test_a_task_without_an_answer_is_canceled_and_an_old_one_removed(
     at = store if store == "memory:" else f"sqlite:///{tmp_path}/tasks.db"
     async with client(agent, store=at) as remote:
         task = await remote.send("?")
-        assert isinstance(task, Task)
+        assert task.id
         await remote.advance(timedelta(days=1))
         assert await remote.get(task.id) == input_required()
         await remote.advance(timedelta(days=1, seconds=1))
@@ -274,7 +274,7 @@ async def test_a_turn_that_sleeps_wakes_each_day(store: str, tmp_path) -> None:
     at = store if store == "memory:" else f"sqlite:///{tmp_path}/tasks.db"
     async with client(agent, store=at, start=datetime(2030, 1, 1, 12, tzinfo=UTC)) as remote:
         task = await remote.send("?", return_immediately=True)
-        assert isinstance(task, Task)
+        assert task.id
         await remote.advance(DAY - timedelta(minutes=1))
         assert woken == []
         await remote.advance(timedelta(minutes=2))
@@ -297,7 +297,7 @@ async def test_waiting_for_an_event_times_out_when_time_has_passed() -> None:
 
     async with client(agent) as remote:
         task = await remote.send("?", return_immediately=True)
-        assert isinstance(task, Task)
+        assert task.id
         await remote.advance(timedelta(days=2))
         assert await remote.get(task.id) == working()
         await remote.advance(timedelta(days=2))

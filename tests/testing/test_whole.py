@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from parley import Agent, Task, Turn
+from parley import Agent, Turn
 from parley.testing import ScriptedAgent, client, completed, containing, input_required
 
 pytestmark = pytest.mark.anyio
@@ -32,7 +32,7 @@ async def test_typed_input_can_be_asked_for() -> None:
 
     async with client(agent) as remote:
         task = await remote.send("Some money, please")
-        assert isinstance(task, Task)
+        assert task.id
         assert task == input_required(data=containing({"schema": containing({"type": "object"})}))
         assert await remote.send({"amount": 3}, task=task) == completed(containing("3.0 EUR"))
 
@@ -77,7 +77,7 @@ async def test_a_large_file_goes_out_and_outlives_a_crash(store: str, tmp_path: 
     at = store if store == "memory:" else f"sqlite:///{tmp_path}/tasks.db"
     async with client(agent, store=at) as remote:
         task = await remote.send("?")
-        assert isinstance(task, Task)
+        assert task.id
         await remote.crash()
         [artifact] = (await remote.get(task.id)).artifacts
         assert artifact.parts[0].url is not None
@@ -107,7 +107,7 @@ async def test_an_agent_that_calls_two_others_and_crashes_sends_to_each_once() -
         await remote.crash("https://slow.example")
         await remote.advance(timedelta(hours=2))
         task = await sending
-        assert isinstance(task, Task)
+        assert task.id
         assert task == input_required("Which?")
         await remote.crash()
         assert await remote.send("this", task=task) == completed("slow this")

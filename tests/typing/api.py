@@ -22,6 +22,7 @@ from parley import (
     TraceContext,
     Turn,
     TurnFile,
+    UserAnswer,
 )
 from parley.client import SyncRemoteAgent
 from parley.compose import Budget, Composition, sequence
@@ -50,7 +51,7 @@ async def bare(turn: Turn) -> str:
     assert_type(turn.task, Task | None)
     assert_type(turn.caller, Caller)
     assert_type(turn.trace, TraceContext)
-    assert_type(await turn.ask("Which?"), Answer)
+    assert_type(await turn.ask("Which?"), UserAnswer)
     assert_type(turn.base_url, str)
     assert_type(await turn.callback("paid"), str)
     assert_type(await parley.complete("paid", {"amount": 1}, agent=agent, store="x"), bool)
@@ -64,14 +65,16 @@ async def bare(turn: Turn) -> str:
     assert_type(await turn.step("slowly", slowly, 2), int)
     assert_type(await turn.references(), tuple[Task, ...])
     assert_type(await turn.artifact("text", name="a"), str)
-    assert_type(await turn.delegate("http://localhost:9999", "Hi", key="k"), Task | Message)
-    assert_type(await turn.delegate(Agent("Beside"), "Hi"), Task | Message)
+    assert_type(await turn.delegate("http://localhost:9999", "Hi", key="k"), Answer[Any])
+    assert_type(await turn.delegate(Agent("Beside"), "Hi"), Answer[Any])
     assert_type(sequence(Agent("First"), str.upper, "http://localhost:9999"), Composition)
     assert_type(turn.budget, Budget | None)
     async with turn.connect("http://localhost:9999", bearer="token") as other:
         remote: parley.RemoteAgent = other
-        assert_type(await other.send("Hi", key="other", progress=True), Task | Message)
-        assert_type(await turn.delegate(other, data={"a": 1}, timeout=3), Task | Message)
+        assert_type(await other.send("Hi", key="other", progress=True), Answer[Any])
+        assert_type(await turn.delegate(other, data={"a": 1}, timeout=3), Answer[Any])
+        assert_type(await turn.delegate(other, "Hi", returns=Dates, skill="typed"), Answer[Dates])
+        assert_type((await other.send("Hi", returns=Dates, key="typed")).data, Dates)
         assert_type(await remote.get("id"), Task)
     async with turn.stream(name="b") as out:
         await out.write("chunk")
@@ -110,13 +113,14 @@ assert_type(typed_whole(Dates("today", 1)), float | None)
 
 @agent.skill(tags=["x"], examples=("y",), replies="task", default=True)
 def blocking(turn: BlockingTurn) -> dict[str, int]:
-    assert_type(turn.ask("Which?"), Answer)
+    assert_type(turn.ask("Which?"), UserAnswer)
     assert_type(turn.ask("When?", answer=Dates), Dates)
     assert_type(turn.ask("Sure?", answer=bool, key="sure"), bool)
     assert_type(turn.update("n", one_more, default=0), int)
     with turn.connect("http://localhost:9999") as other:
-        assert_type(other.send("Hi", pass_questions=True), Task | Message)
-        assert_type(turn.delegate(other, "Hi", artifacts=True), Task | Message)
+        assert_type(other.send("Hi", pass_questions=True), Answer[Any])
+        assert_type(turn.delegate(other, "Hi", artifacts=True), Answer[Any])
+        assert_type(turn.delegate(other, "Hi", returns=Dates), Answer[Dates])
         assert_type(next(other.stream("Hi", key="again")), Event)
     with turn.stream("report", media_type="text/plain") as report:
         assert_type(report.write("Done"), None)
@@ -174,8 +178,14 @@ async def call() -> None:
     async with parley.connect("http://localhost:9999", timeout=10) as remote:
         assert_type(remote, parley.RemoteAgent)
         answer = await remote.send("Hello", files=["a.txt"], data={"b": 1})
-        assert_type(answer, Task | Message)
+        assert_type(answer, Answer[Any])
         assert_type(answer.text, str)
+        assert_type(answer.files, tuple[Part, ...])
+        assert_type(answer.task, Task | None)
+        assert_type((await remote.send("Hello", returns=Dates, task=answer)).data, Dates)
+        assert_type((await remote.wait(answer, returns=list[Dates])).data, list[Dates])
+        assert_type(await remote.skill("typed", returns=Dates)(amount=1.5), Dates)
+        assert_type(await remote.authorize(answer, "token"), Answer[Any])
         async for event in remote.stream("Hello"):
             if isinstance(event, Task):
                 assert_type(event.state, parley.TaskState)
@@ -204,7 +214,9 @@ async def call() -> None:
 
 def call_without_await() -> None:
     with parley.connect_sync("http://localhost:9999", binding="GRPC", version="0.3") as remote:
-        assert_type(remote.send("Hello"), Task | Message)
+        assert_type(remote.send("Hello"), Answer[Any])
+        assert_type(remote.send("Hello", returns=Dates).data, Dates)
+        assert_type(remote.skill("typed", returns=Dates)(amount=1.5), Dates)
         assert_type(remote.version, str)
         for config in remote.push.list("id"):
             assert_type(config, parley.TaskPushNotificationConfig)

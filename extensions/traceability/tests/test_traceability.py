@@ -9,7 +9,7 @@ import pytest
 from parley_traceability import URI, Call, Trace, Traceability, trace_of
 
 import parley
-from parley import Agent, Task, Turn
+from parley import Agent, Turn
 from parley.client.errors import ClientError, RemoteTaskFailed
 from parley.model.parts import Message, Part, Role
 from parley.server.run import serving
@@ -58,7 +58,7 @@ def test_an_answer_says_who_had_a_part_in_it() -> None:
             top = await serve(planner(hotel, [plain], Traceability("Trip")))
             async with parley.connect(top, extensions=[URI]) as client:
                 task = await client.send("two nights")
-                assert isinstance(task, Task)
+                assert task.id
                 assert task.text == "Spa of two nights + Plain of two nights"
                 trace = trace_of(task)
             async with parley.connect(top) as client:

@@ -11,13 +11,13 @@ from concurrent.futures import CancelledError, Future
 from contextvars import ContextVar
 from datetime import timedelta
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 
 from parley.agent.artifact_stream import BlockingStream
 from parley.agent.files import BlockingFile
 from parley.agent.turn import Turn
 from parley.agent.turn_facts import TurnFacts
-from parley.engine.turn.attempt import Answer, Attempt
+from parley.engine.turn.attempt import Attempt, UserAnswer
 from parley.model.blocking import SyncProxy, blocking, wrapping
 from parley.model.cards import SecurityScheme
 from parley.model.parts import Part
@@ -27,9 +27,13 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from parley.agent.authorization import TaskCredential
+    from parley.agent.remote.bound_agent import BoundAgent, TurnCallOptions
+    from parley.agent.remote.callees import Callee
     from parley.agent.remote.delegation import BlockingAgent, TurnConnection
     from parley.agent.tools.turn_tools import BlockingTools, TurnToolsOpening
+    from parley.client.answer import Answer
     from parley.client.auth import AuthorizationCode
+    from parley.client.message import Sendable
     from parley.client.sync import SyncIterator
 
 P = ParamSpec("P")
@@ -142,7 +146,7 @@ class BlockingTurn(TurnFacts, SyncProxy[Turn]):
     if TYPE_CHECKING:  # a type cannot inherit the overloads of a method
 
         @overload
-        def ask(self, question: object, *, key: str | None = None) -> Answer: ...
+        def ask(self, question: object, *, key: str | None = None) -> UserAnswer: ...
 
         @overload
         def ask(self, question: object, *, answer: type[R], key: str | None = None) -> R: ...
@@ -154,7 +158,7 @@ class BlockingTurn(TurnFacts, SyncProxy[Turn]):
             """Ask the caller: see ``Turn.ask``."""
 
         @overload
-        def require_auth(self, content: object, *, key: str | None = None) -> Answer: ...
+        def require_auth(self, content: object, *, key: str | None = None) -> UserAnswer: ...
 
         @overload
         def require_auth(
@@ -187,8 +191,34 @@ class BlockingTurn(TurnFacts, SyncProxy[Turn]):
         ) -> Any:
             """Call a function once in the life of the task: see ``Turn.step``."""
 
+        @overload
+        def delegate(
+            self,
+            agent: Callee | BoundAgent | BlockingAgent,
+            message: Sendable | None = None,
+            *,
+            returns: type[R],
+            timeout: float | None = None,
+            **options: Unpack[TurnCallOptions],
+        ) -> Answer[R]: ...
+
+        @overload
+        def delegate(
+            self,
+            agent: Callee | BoundAgent | BlockingAgent,
+            message: Sendable | None = None,
+            *,
+            returns: object = None,
+            timeout: float | None = None,
+            **options: Unpack[TurnCallOptions],
+        ) -> Answer[Any]: ...
+
+        def delegate(self, agent: Any, message: Any = None, **options: Any) -> Answer[Any]:
+            """Delegate to another agent: see ``Turn.delegate``."""
+
     else:
         ask = blocking(Turn.ask)
+        delegate = blocking(Turn.delegate)
         require_auth = blocking(Turn.require_auth)
         step = blocking(Turn.step)
 
@@ -197,7 +227,6 @@ class BlockingTurn(TurnFacts, SyncProxy[Turn]):
     wait_event = blocking(Turn.wait_event)
     callback = blocking(Turn.callback)
     connect = wrapping(Turn.connect, _agent)
-    delegate = blocking(Turn.delegate)
     tools = wrapping(Turn.tools, _tools)
     messages = wrapping(Turn.messages, _iterator)
     history = blocking(Turn.history)

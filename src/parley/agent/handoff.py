@@ -255,8 +255,8 @@ class _Turns:
             )
             await self._returned(over, name or over.to, "The agent cannot be reached.")
             return None
-        await self._note(over, answer)
-        return await self._answered(over, name, answer)
+        await self._note(over, answer.reply)
+        return await self._answered(over, name, answer.reply)
 
     async def _answered(
         self, over: HandedOver, name: str, answer: Task | Message

@@ -19,7 +19,7 @@ from parley.agent.services import S
 from parley.agent.turn_facts import TurnFacts
 from parley.agent.typed_questions import ask_typed
 from parley.engine.content import check_metadata, check_text, checked, kept, read, to_parts
-from parley.engine.turn.attempt import Answer
+from parley.engine.turn.attempt import UserAnswer
 from parley.engine.turn.task_writer import active
 from parley.engine.turn.waits import seconds_of
 from parley.model.cards import SecurityScheme
@@ -30,12 +30,13 @@ from parley.security.schemes.scheme import Scheme
 
 if TYPE_CHECKING:
     from parley.agent.authorization import TaskCredential
-    from parley.agent.remote.bound_agent import BoundAgent, MessageOptions
+    from parley.agent.remote.bound_agent import BoundAgent, TurnCallOptions
     from parley.agent.remote.callees import Callee
     from parley.agent.remote.delegation import BlockingAgent, TurnConnection
     from parley.agent.remote.turn_calls import TurnCalls
     from parley.agent.tools.tool import ToolSource
     from parley.agent.tools.turn_tools import TurnToolsOpening
+    from parley.client.answer import Answer
     from parley.client.auth import AuthorizationCode
     from parley.client.message import Sendable
 
@@ -210,7 +211,7 @@ class Turn(TurnFacts):
         )
 
     @overload
-    async def ask(self, question: object, *, key: str | None = None) -> Answer: ...
+    async def ask(self, question: object, *, key: str | None = None) -> UserAnswer: ...
 
     @overload
     async def ask(self, question: object, *, answer: type[R], key: str | None = None) -> R: ...
@@ -235,7 +236,7 @@ class Turn(TurnFacts):
         return await self._attempt.ask(TaskState.INPUT_REQUIRED, question, key)
 
     @overload
-    async def require_auth(self, content: object, *, key: str | None = None) -> Answer: ...
+    async def require_auth(self, content: object, *, key: str | None = None) -> UserAnswer: ...
 
     @overload
     async def require_auth(
@@ -500,44 +501,53 @@ class Turn(TurnFacts):
 
         return TurnConnection(self._remote_calls, agent, options)
 
+    @overload
     async def delegate(
         self,
         agent: Callee | BoundAgent | BlockingAgent,
         message: Sendable | None = None,
         *,
-        key: str | None = None,
-        pass_questions: bool = True,
-        progress: bool = False,
-        artifacts: bool = False,
-        cancel_remote: bool = True,
+        returns: type[R],
         timeout: float | None = None,
-        **options: Unpack[MessageOptions],
-    ) -> Task | Message:
-        """Delegate to another agent, and return its answer: a task, or a direct message.
+        **options: Unpack[TurnCallOptions],
+    ) -> Answer[R]: ...
+
+    @overload
+    async def delegate(
+        self,
+        agent: Callee | BoundAgent | BlockingAgent,
+        message: Sendable | None = None,
+        *,
+        returns: object = None,
+        timeout: float | None = None,
+        **options: Unpack[TurnCallOptions],
+    ) -> Answer[Any]: ...
+
+    async def delegate(
+        self,
+        agent: Callee | BoundAgent | BlockingAgent,
+        message: Sendable | None = None,
+        *,
+        returns: Any = None,
+        timeout: float | None = None,
+        **options: Unpack[TurnCallOptions],
+    ) -> Answer[Any]:
+        """Delegate to another agent, and return its answer.
 
         ``agent`` is an address, a result of ``parley.find`` or ``turn.connect``, or an ``Agent`` in
         ``uses`` (``Agent(uses=[...])``). Its questions are passed on to the caller, unless
-        ``pass_questions`` is false; ``progress`` and ``artifacts`` pass its progress and artifacts
-        on to this task. ``key`` identifies the call; the default is its order among the calls of
-        the agent. With ``cancel_remote=False`` the remote task is not canceled when this task is
-        canceled or fails. The other options belong to ``RemoteAgent.send``.
+        ``pass_questions`` is false. With ``returns``, a type, ``answer.data`` is a value of this
+        type. The other ``options`` are ``TurnCallOptions``: ``progress`` and ``artifacts`` pass its
+        progress and artifacts on to this task, ``key`` identifies the call.
 
         Raises ``RemoteTaskFailed`` if the task ends without success, and the ``A2AError`` and
         ``ClientError`` of ``RemoteAgent.send``.
         """
         from parley.agent.remote.delegation import delegate
 
+        options.setdefault("pass_questions", True)
         return await delegate(
-            self._remote_calls,
-            agent,
-            message,
-            key=key,
-            pass_questions=pass_questions,
-            progress=progress,
-            artifacts=artifacts,
-            cancel_remote=cancel_remote,
-            timeout=timeout,
-            **options,
+            self._remote_calls, agent, message, returns=returns, timeout=timeout, **options
         )
 
     # -- tools ---------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from parley import Agent, Turn, __version__
@@ -18,12 +19,13 @@ from parley.cli.output.streams import print_line
 from parley.cli.output.text import json_text, one_line, shell_words, visible
 from parley.cli.settings.server import reporting
 from parley.client import ArtifactVersions, connect
+from parley.client.answer import Answer
 from parley.host.app import asgi, open_app, run_app
 from parley.host.banner import try_command
 from parley.host.options import ServerOptions
 from parley.host.program import DEFAULT_ADDRESS, invocation
 from parley.model.cards import AgentCard
-from parley.model.parts import Message, Part
+from parley.model.parts import Part
 from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskState, TaskStatusUpdateEvent
 from parley.server.app import App
 from parley.server.run import ListenError, serving
@@ -146,7 +148,7 @@ async def direct_reply(view: PlainView, address: str) -> None:
         for question in ("What time is it in Tokyo?", "北京现在几点?"):
             view.show_request(question)
             reply = await agent.send(question)
-            if not isinstance(reply, Message):
+            if reply.task is not None:
                 raise _unexpected("a message", reply)
             view.show_reply(reply.text)
 
@@ -192,15 +194,15 @@ async def question(view: PlainView, address: str) -> None:
         request = "Book a flight from Berlin to Lisbon"
         view.show_request(request)
         task = await agent.send(request)
-        if not isinstance(task, Task) or task.state is not TaskState.INPUT_REQUIRED:
+        if task.task is None or task.question is None:
             raise _unexpected("a question", task)
-        view.show_task(task)
+        view.show_task(task.task)
         answer = "2027-03-14"
         view.show_request(answer)
-        done = await agent.send(answer, task_id=task.id)
-        if not isinstance(done, Task) or done.state is not TaskState.COMPLETED:
+        done = await agent.send(answer, task=task)
+        if done.task is None or not done.ok:
             raise _unexpected("a completed task", done)
-        view.show_task(done)
+        view.show_task(done.task)
 
 
 async def picture(view: PlainView, address: str) -> None:
@@ -209,19 +211,19 @@ async def picture(view: PlainView, address: str) -> None:
     async with connect(f"{address}/boats") as agent:
         view.show_request("Draw a sailboat")
         first = await agent.send("Draw a sailboat")
-        if not isinstance(first, Task):
+        if first.task is None:
             raise _unexpected("a task", first)
-        view.show_task(first)
+        view.show_task(first.task)
         view.show_request("Make it red")
-        versions = ArtifactVersions.of([first])
+        versions = ArtifactVersions.of([first.task])
         second = await agent.send(versions.message("Make it red", *versions.names))
-        if not isinstance(second, Task) or second.context_id != first.context_id:
+        if second.task is None or second.context_id != first.context_id:
             raise _unexpected("a task in the same context", second)
-        view.show_task(second)
+        view.show_task(second.task)
 
 
-def _unexpected(wanted: str, found: Task | Message) -> CommandFailure:
-    what = f"a task in {found.state.value}" if isinstance(found, Task) else "a message"
+def _unexpected(wanted: str, found: Task | Answer[Any]) -> CommandFailure:
+    what = f"a task in {found.state.value}" if found.id else "a message"
     return CommandFailure(
         "PARLEY_ERR_DEMO", f"the demo expected {wanted} and got {what}: {found.text!r}"
     )

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from parley.client.card.trust import CardTrust
     from parley.client.connection import Connection, connect
     from parley.client.errors import CardNotTrusted, ClientError
+    from parley.client.message import MessageOptions
     from parley.client.remote_agent import RemoteAgent
     from parley.client.sync import SyncEventStream, SyncRemoteAgent, connect_sync
     from parley.extensions.declared import SkillSchema, schemas_on
@@ -25,6 +26,7 @@ _HOMES = {
     "parley.client.card.trust": "CardTrust",
     "parley.client.connection": "Connection connect",
     "parley.client.errors": "CardNotTrusted ClientError",
+    "parley.client.message": "MessageOptions",
     "parley.client.remote_agent": "RemoteAgent",
     "parley.client.sync": "SyncEventStream SyncRemoteAgent connect_sync",
     "parley.extensions.declared": "SkillSchema schemas_on",
@@ -40,6 +42,7 @@ __all__ = [
     "ClientError",
     "Connection",
     "EventStream",
+    "MessageOptions",
     "Question",
     "RemoteAgent",
     "SkillSchema",

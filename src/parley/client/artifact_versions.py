@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple, Self
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from parley.client.answer import Answer
 from parley.client.calls.stream_reader import FoldedTask
 from parley.client.message import Sendable, to_message
 from parley.model.parts import (
@@ -86,7 +87,7 @@ class ArtifactVersions:
         self._verdicts: dict[Key, Literal["accepted", "rejected"]] = {}
 
     @classmethod
-    def of(cls, tasks: Iterable[Task]) -> Self:
+    def of(cls, tasks: Iterable[Task | Answer[Any]]) -> Self:
         """Return the versions in the tasks of a context, as ``RemoteAgent.tasks`` lists them.
 
         List them with artifacts (``include_artifacts=True``), and with the history, which is needed
@@ -103,11 +104,12 @@ class ArtifactVersions:
         """The names of the artifacts, in the order of their first versions."""
         return tuple(dict.fromkeys(name for _, name, _ in self._all()))
 
-    def add(self, item: Event) -> None:
-        """Add the current state of a task, or an event of one. Direct messages are ignored.
+    def add(self, item: Event | Answer[Any]) -> None:
+        """Add an answer, the current state of a task, or an event. Direct messages are ignored.
 
         Raises ``ValueError`` for a task of another context.
         """
+        item = item.reply if isinstance(item, Answer) else item
         if isinstance(item, Message):
             return
         if self.context_id and item.context_id and item.context_id != self.context_id:

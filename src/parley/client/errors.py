@@ -14,6 +14,8 @@
     │   └── StreamCut         a stream ended before its task and could not be resumed
     ├── Timeout               no end within the caller's time limit
     ├── RemoteTaskFailed      the task ended without success (``turn.delegate``)
+    ├── ResultMissing         the agent asks or failed, so the typed result is missing
+    ├── ResultMismatch        the result does not fit ``returns``
     ├── AuthenticationRequired    HTTP 401 or 403, or credentials that the agent's card requires
     │   └── TokenRefused      an issuer gives no token (``parley.client.auth``)
     ├── UnexpectedStatus      another HTTP status, without an answer of the agent
@@ -29,11 +31,13 @@ for the paragraphs of the docstrings).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from parley.model.errors import FieldViolation
 from parley.model.tasks import Task
 
 if TYPE_CHECKING:
+    from parley.client.answer import Answer
     from parley.security.signing.cards import CardVerdict, SignatureVerdict
 
 
@@ -180,6 +184,30 @@ class RemoteTaskFailed(ClientError):
 
     def __init__(self, message: str, *, task: Task) -> None:
         self.task = task
+        super().__init__(message)
+
+
+class ResultMissing(ClientError):
+    """The answer has no result of the type that ``returns`` names: the agent asks, or failed.
+
+    Look at ``answer.question``, ``answer.state`` and ``answer.text`` first.
+    """
+
+    def __init__(self, message: str, *, answer: Answer[Any]) -> None:
+        self.answer = answer
+        super().__init__(message)
+
+
+class ResultMismatch(ClientError):
+    """The result, or its schema on the agent's card, does not fit the type in ``returns``.
+
+    Correct the type, or leave ``returns`` out and read ``answer.data``.
+
+    ``fields`` has the wrong fields with what was expected there.
+    """
+
+    def __init__(self, message: str, *, fields: tuple[FieldViolation, ...]) -> None:
+        self.fields = fields
         super().__init__(message)
 
 

@@ -9,11 +9,12 @@ import uuid
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from parley.client.answer import Answer
 from parley.model.cards import AgentCard
 from parley.model.errors import an
 from parley.model.operations import (
@@ -35,6 +36,32 @@ Sendable = Content | Sequence[Content] | Message
 
 Push = str | TaskPushNotificationConfig
 """The webhook for a task's events: an address, or a whole configuration."""
+
+
+class MessageOptions(TypedDict, total=False):
+    """The options of a message.
+
+    ``task`` is the task that the message belongs to: the message continues it, or, if it has ended,
+    starts a new task in the same context that refers to it. ``task_id`` and ``context_id`` name
+    them, ``references`` further tasks. ``files`` and ``data`` become parts after the content.
+    ``skill`` is the id of a skill on the card; it is sent in the request's metadata under
+    ``skill``, where Parley's agents read it. ``metadata`` becomes part of the request,
+    ``message_metadata`` of the message and so of the task's history. ``push`` is the webhook for
+    the task's events.
+    """
+
+    context_id: str | None
+    task_id: str | None
+    task: Task | Answer[Any] | None
+    files: Sequence[str | Path | bytes | Part]
+    data: Any | UnsetType
+    skill: str | None
+    metadata: dict[str, Any] | None
+    message_metadata: dict[str, Any] | None
+    references: Sequence[str | Task | Answer[Any]]
+    accepted_output_modes: Sequence[str]
+    push: Push | None
+    history_length: int | None
 
 
 def to_part(content: object) -> Part:
@@ -74,11 +101,11 @@ def to_message(
     *,
     context_id: str | None = None,
     task_id: str | None = None,
-    task: Task | None = None,
+    task: Task | Answer[Any] | None = None,
     files: Sequence[str | Path | bytes | Part] = (),
     data: Any | UnsetType = UNSET,
     metadata: dict[str, Any] | None = None,
-    references: Sequence[str | Task] = (),
+    references: Sequence[str | Task | Answer[Any]] = (),
 ) -> Message:
     """Return the message to send, with a new id unless ``content`` is a ready message.
 
@@ -90,10 +117,12 @@ def to_message(
     Raises ``ValueError`` for a message without parts, for numbers that JSON does not have, and for
     lone surrogates.
     """
-    refers_to = [item.id if isinstance(item, Task) else item for item in references]
+    refers_to = [item if isinstance(item, str) else item.id for item in references]
     if task is not None:
         context_id = context_id or task.context_id
-        if not task.state.is_terminal:
+        if not task.id:  # a direct message: its context continues
+            pass
+        elif not task.state.is_terminal:
             task_id = task_id or task.id
         elif task.id not in refers_to:
             refers_to.insert(0, task.id)
@@ -172,11 +201,8 @@ async def compose(
     for a skill that the card does not have, unless an extended card may have it.
     """
     if skill is not None:
-        known = [] if card is None else [each.id for each in card.skills]
-        if skill not in known and card is not None and not card.capabilities.extended_agent_card:
-            refused = unknown_skill(skill, known)
-            refused.is_remote = True  # the agent would return this error
-            raise refused
+        if card is not None:
+            check_skill(skill, card)
         metadata = {SKILL_KEY: skill, **(metadata or {})}
     build = partial(to_message, content, files=files, metadata=message_metadata, **about)
     message = await asyncio.to_thread(build) if _names_files(content, files) else build()
@@ -198,6 +224,18 @@ async def compose(
             task_push_notification_config=to_config(push) if push is not None else None,
         )
     return SendMessageRequest(message=message, configuration=configuration, metadata=metadata)
+
+
+def check_skill(skill: str, card: AgentCard) -> None:
+    """Reject a skill that is not on the card, unless an extended card may have it.
+
+    Raises ``InvalidParamsError``, as the agent would.
+    """
+    known = [each.id for each in card.skills]
+    if skill not in known and not card.capabilities.extended_agent_card:
+        refused = unknown_skill(skill, known)
+        refused.is_remote = True
+        raise refused
 
 
 def _names_files(content: Sendable | None, files: Sequence[str | Path | bytes | Part]) -> bool:

@@ -12,11 +12,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any, Self, cast, overload
+from typing import Any, ClassVar, Generic, Self, TypeVar, Unpack, cast, overload
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
+from parley.client.answer import Answer, ReturnType
 from parley.client.auth.authorizer import Authorizer
 from parley.client.authorizing import Given, authorize
 from parley.client.bindings.http import HttpTransport
@@ -39,7 +40,7 @@ from parley.client.extensions import Activation, call_method
 from parley.client.files.stream import FileStream, Progress
 from parley.client.files.transfer import AgentFiles
 from parley.client.files.upload import Uploadable
-from parley.client.message import Push, Sendable, compose
+from parley.client.message import MessageOptions, Sendable, check_skill, compose
 from parley.client.push import RemotePushConfigs
 from parley.client.retry import Retry
 from parley.model.backoff import Backoff
@@ -58,8 +59,11 @@ from parley.model.operations import (
 from parley.model.parts import MAX_READ, Artifact, Message, Part
 from parley.model.service import A2AService, CallContext
 from parley.model.struct import Timestamp, encode
-from parley.model.tasks import Event, Task, TaskState, TaskStatusUpdateEvent
+from parley.model.tasks import Event, Task, TaskState, TaskStatusUpdateEvent, reply_of
+from parley.model.typed.value_type import to_json
 from parley.wire import versions
+
+R = TypeVar("R")
 
 
 class RemoteAgent:
@@ -73,6 +77,8 @@ class RemoteAgent:
     call itself fails. Wrong arguments raise ``TypeError`` and ``ValueError``, an unreadable file
     ``OSError``. Cancelling a call closes its connection; it never cancels the task.
     """
+
+    _skill_options: ClassVar[dict[str, Any]] = {}
 
     def __init__(
         self,
@@ -174,41 +180,48 @@ class RemoteAgent:
             if self._http is not None:
                 await self._http.close()
 
+    @overload
+    async def send(
+        self,
+        message: Sendable | None = None,
+        *,
+        returns: type[R],
+        return_immediately: bool = False,
+        timeout: float | None = None,
+        **options: Unpack[MessageOptions],
+    ) -> Answer[R]: ...
+
+    @overload
+    async def send(
+        self,
+        message: Sendable | None = None,
+        *,
+        returns: object = None,
+        return_immediately: bool = False,
+        timeout: float | None = None,
+        **options: Unpack[MessageOptions],
+    ) -> Answer[Any]: ...
+
     @awaited
     async def send(
         self,
         message: Sendable | None = None,
         *,
-        context_id: str | None = None,
-        task_id: str | None = None,
-        task: Task | None = None,
-        files: Sequence[str | Path | bytes | Part] = (),
-        data: Any | UnsetType = UNSET,
-        skill: str | None = None,
-        metadata: dict[str, Any] | None = None,
-        message_metadata: dict[str, Any] | None = None,
-        references: Sequence[str | Task] = (),
-        accepted_output_modes: Sequence[str] = (),
-        push: Push | None = None,
-        history_length: int | None = None,
+        returns: Any = None,
         return_immediately: bool = False,
         timeout: float | None = None,
-    ) -> Task | Message:
-        """Send a message and return the answer.
+        **options: Unpack[MessageOptions],
+    ) -> Answer[Any]:
+        """Send a message and return the answer: a direct message, or the task when it has ended or
+        waits for its caller.
 
-        The answer is a direct message, or the task when it has ended or waits for its caller.
+        With ``returns``, a type, ``answer.data`` is a value of this type. ``return_immediately``
+        returns the task as soon as it exists. ``timeout`` bounds uploads and the whole wait;
+        without it the wait is as long as the task. The other ``options`` are ``MessageOptions``.
 
-        ``task`` is the task that the message belongs to: the message continues it, or, if it has
-        ended, starts a new task in the same context that refers to it. ``metadata`` becomes part of
-        the request, ``message_metadata`` of the message and so of the task's history. ``push`` is
-        the webhook for the task's events. ``return_immediately`` returns the task as soon as it
-        exists. ``timeout`` bounds uploads and the whole wait; without it the wait is as long as the
-        task.
-
-        ``skill`` is the id of a skill on the card; it is sent in the request's metadata under
-        ``skill``, where Parley's agents read it. A message that continues a task stays with the
-        skill of the task. Raises ``InvalidParamsError`` with the ids on the card for an unknown
-        skill.
+        A message that continues a task stays with the skill of the task. Raises
+        ``InvalidParamsError`` with the ids on the card for an unknown skill, and ``ResultMismatch``
+        for a result that does not fit ``returns``, or a card that announces another result.
 
         Paths and bytes that are too large for a message are uploaded first, if the agent declares
         file transfer; ready parts are sent unchanged.
@@ -217,86 +230,82 @@ class RemoteAgent:
         otherwise only if it was never sent. Raises ``Timeout``, with the task's id if it is known,
         and ``FileLimitExceeded`` before anything is sent.
         """
-        known_id = ""
+        result = self._result_type(returns, options.get("skill"))
+        known_id, history_length = "", options.get("history_length")
         try:
             async with asyncio.timeout(timeout) if timeout is not None else nullcontext():
                 request = await self._compose(
-                    message,
-                    context_id=context_id,
-                    task_id=task_id,
-                    task=task,
-                    files=files,
-                    data=data,
-                    skill=skill,
-                    metadata=metadata,
-                    message_metadata=message_metadata,
-                    references=references,
-                    accepted_output_modes=accepted_output_modes,
-                    push=push,
-                    history_length=history_length,
-                    return_immediately=return_immediately,
+                    message, return_immediately=return_immediately, **options
                 )
                 request = self._activation.apply(request)
                 known_id = request.message.task_id
-                before = task if task is not None and task.id == known_id else None
+                before = _task_in(options.get("task"))
+                if before is not None and before.id != known_id:
+                    before = None
                 if before is None and known_id and not (return_immediately or self._numbered):
                     before = await snapshot_before(
                         self.service, self.context, known_id, history_length=0, timeout=timeout
                     )
-                answer = await self.service.send_message(request, self.context)
-                if isinstance(answer, Message) or return_immediately:
-                    return answer
-                if is_settled(answer.state) and not shows_prior_question(before, answer):
-                    return answer
-                if not answer.id:  # such a task cannot be polled
-                    return answer
-                known_id = answer.id
-                return await self._wait(known_id, None, history_length, before, endless=False)
+                reply = await self.service.send_message(request, self.context)
+                if (
+                    isinstance(reply, Task)
+                    and reply.id  # a task without an id cannot be polled
+                    and not return_immediately
+                    and (not is_settled(reply.state) or shows_prior_question(before, reply))
+                ):
+                    known_id = reply.id
+                    reply = await self._settled(
+                        known_id, before=before, history_length=history_length
+                    )
         except TimeoutError:
             raise timeout_error(timeout, known_id) from None
+        return self._answer(reply, result)
+
+    def _result_type(self, returns: Any, skill: str | None = None) -> ReturnType | None:
+        return None if returns is None else ReturnType.of_skill(returns, self.card, skill)
+
+    def _answer(self, reply: Task | Message, result: ReturnType | None = None) -> Answer[Any]:
+        return Answer(reply, agent=self.card.name, result=result)
+
+    @overload
+    def skill(self, skill: str, *, returns: type[R], **options: Any) -> SkillFunction[R]: ...
+
+    @overload
+    def skill(
+        self, skill: str, *, returns: object = None, **options: Any
+    ) -> SkillFunction[Any]: ...
+
+    def skill(self, skill: str, *, returns: Any = None, **options: Any) -> SkillFunction[Any]:
+        """Return a skill as a function: ``fare = agent.skill("fare", returns=Offer)``.
+
+        ``fare(origin="BER")`` sends the arguments as the skill's data and returns the result as a
+        value of ``returns``; without ``returns`` as JSON, or as text. A positional
+        argument is the message of a skill that takes text. ``options`` are options of ``send`` for
+        every call, such as ``timeout``.
+
+        Raises ``InvalidParamsError`` for an unknown skill, and ``ResultMismatch`` if its schema on
+        the card does not fit ``returns``. A call raises the errors of ``send``,
+        ``RemoteTaskFailed`` and, when the agent asks a question, ``ResultMissing``.
+        """
+        check_skill(skill, self.card)
+        self._result_type(returns, skill)
+        given = {**self._skill_options, **options, "returns": returns, "skill": skill}
+        return SkillFunction(self, given)
 
     def stream(
-        self,
-        message: Sendable | None = None,
-        *,
-        context_id: str | None = None,
-        task_id: str | None = None,
-        task: Task | None = None,
-        files: Sequence[str | Path | bytes | Part] = (),
-        data: Any | UnsetType = UNSET,
-        skill: str | None = None,
-        metadata: dict[str, Any] | None = None,
-        message_metadata: dict[str, Any] | None = None,
-        references: Sequence[str | Task] = (),
-        accepted_output_modes: Sequence[str] = (),
-        push: Push | None = None,
-        history_length: int | None = None,
+        self, message: Sendable | None = None, **options: Unpack[MessageOptions]
     ) -> EventStream:
         """Send a message and iterate over the events of its turn.
 
         Yields a direct ``Message``, or the ``Task`` and then its status and artifact updates, each
-        once and in order. After a broken connection an agent with resumable streams resumes after
-        the last event. For other agents the client polls the task and derives the events; steps
-        without a trace in the task are lost. An agent that does not stream is polled.
+        once and in order; each has ``kind`` and ``text``. The ``options`` are ``MessageOptions``.
+        After a broken connection an agent with resumable streams resumes after the last event. For
+        other agents the client polls the task and derives the events; steps without a trace in the
+        task are lost. An agent that does not stream is polled.
 
         The iterator raises ``StreamCut`` when the agent stays unreachable.
         """
-        compose_request = partial(
-            self._compose,
-            message,
-            context_id=context_id,
-            task_id=task_id,
-            task=task,
-            files=files,
-            data=data,
-            skill=skill,
-            metadata=metadata,
-            message_metadata=message_metadata,
-            references=references,
-            accepted_output_modes=accepted_output_modes,
-            push=push,
-            history_length=history_length,
-        )
+        compose_request = partial(self._compose, message, **options)
 
         async def composed() -> SendMessageRequest:
             return self._activation.apply(await compose_request())
@@ -421,42 +430,81 @@ class RemoteAgent:
         )
         return EventStream(events, reader)
 
-    @awaited
+    @overload
     async def wait(
         self,
-        task_id: str,
+        task: str | Task | Answer[Any],
         *,
+        returns: type[R],
         poll: float | None = None,
         timeout: float | None = None,
         history_length: int | None = None,
-    ) -> Task:
-        """Return the task when it has ended or waits for its caller.
+    ) -> Answer[R]: ...
 
-        Follows the task's stream if the agent streams. Otherwise, or with ``poll``, polls it:
-        quickly at first, then every ``poll`` seconds (2).
+    @overload
+    async def wait(
+        self,
+        task: str | Task | Answer[Any],
+        *,
+        returns: object = None,
+        poll: float | None = None,
+        timeout: float | None = None,
+        history_length: int | None = None,
+    ) -> Answer[Any]: ...
+
+    @awaited
+    async def wait(
+        self,
+        task: str | Task | Answer[Any],
+        *,
+        returns: Any = None,
+        poll: float | None = None,
+        timeout: float | None = None,
+        history_length: int | None = None,
+    ) -> Answer[Any]:
+        """Return the answer when the task has ended or waits for its caller.
+
+        ``task`` is the task or its id. If the given task waits for its caller, the answer is what
+        follows: its next question, or its end. Follows the task's stream if the agent streams.
+        Otherwise, or with ``poll``, polls it: quickly at first, then every ``poll`` seconds (2).
+        ``returns`` is the type of ``answer.data``, as for ``send``.
 
         Raises ``Timeout`` after ``timeout`` seconds; the task continues.
         """
+        result = self._result_type(returns)
+        task_id = task if isinstance(task, str) else task.id
+        before = None if isinstance(task, str) else _task_in(task)
+        if not task_id:
+            raise ValueError("a direct message has no task to wait for: it is the whole answer")
         try:
             async with asyncio.timeout(timeout):
-                return await self._wait(
-                    task_id, poll, history_length, None, endless=timeout is not None
+                reply = await self._settled(
+                    task_id,
+                    before=before,
+                    poll=poll,
+                    history_length=history_length,
+                    endless=timeout is not None,
+                    patient=True,
                 )
         except TimeoutError:
             raise timeout_error(timeout, task_id) from None
+        return self._answer(reply, result)
 
-    async def _wait(
+    async def _settled(
         self,
         task_id: str,
-        poll: float | None,
-        history_length: int | None,
-        before: Task | None,
         *,
-        endless: bool,
+        before: Task | None = None,
+        poll: float | None = None,
+        history_length: int | None = None,
+        endless: bool = False,
+        patient: bool = False,
     ) -> Task:
-        """Wait for a task. ``before`` is the task before a message continued it.
+        """Return a task when it has ended or waits for its caller.
 
-        Unless ``endless``, the wait also ends if the task stays in an unknown state.
+        ``before`` is the task before a message continued it. Unless ``endless``, the wait also ends
+        if the task stays in an unknown state; unless ``patient``, after some polls if the task
+        still has the question of ``before``.
         """
         initial = before
         interval = 2.0 if poll is None else poll
@@ -469,7 +517,7 @@ class RemoteAgent:
             task = await self.get(task_id, history_length=history_length)
             if is_settled(task.state):
                 settled_polls += 1
-                if not shows_prior_question(before, task, polls=settled_polls):
+                if not shows_prior_question(before, task, polls=0 if patient else settled_polls):
                     return with_final_text(task, last_message, initial)
             elif not endless and stall.is_stalled(task):
                 return with_final_text(task, last_message, initial)
@@ -499,22 +547,45 @@ class RemoteAgent:
             return False, last_message
         return False, last_message
 
+    @awaited
     async def authorize(
-        self, task: Task | Message, credential: Given, *, trust: Sequence[str] = ()
-    ) -> None:
-        """Send an AUTH_REQUIRED task the credential that it asks for. The task then continues.
+        self,
+        task: Task | Message | Answer[Any],
+        credential: Given,
+        *,
+        trust: Sequence[str] = (),
+        return_immediately: bool = False,
+        timeout: float | None = None,
+    ) -> Answer[Any]:
+        """Send an AUTH_REQUIRED task the credential that it asks for, and return the answer that
+        follows.
 
-        ``credential`` is a token or an API key, a user and a password, a token response as a dict,
-        or a credential of ``parley.client.auth``; ``{"error": "access_denied"}`` denies the
-        request. It is sent once, to the callback that the task names
-        (``parley.client.auth_request``), and not as a message, so it is in no history. The callback
-        must be at the agent's own origin, or at one of ``trust`` if an agent asks that works for
-        this one; without encryption only on this machine.
+        ``task`` is the answer or the task that asks, or the message of its status. ``credential``
+        is a token or an API key, a user and a password, a token response as a dict, or a credential
+        of ``parley.client.auth``; ``{"error": "access_denied"}`` denies the request. It is sent
+        once, to the callback that the task names (``answer.auth_request``), and not as a message,
+        so it is in no history. The callback must be at the agent's own origin, or at one of
+        ``trust`` if an agent asks that works for this one; without encryption only on this machine.
+        ``return_immediately`` returns the task as soon as the credential is accepted.
 
         Raises ``ValueError`` for a task that asks for no credential, ``OriginNotTrusted`` and
-        ``NotEncrypted`` before anything is sent, and ``ClientError`` if it is not accepted.
+        ``NotEncrypted`` before anything is sent, ``ClientError`` if it is not accepted, and
+        ``Timeout`` if no answer follows within ``timeout`` seconds; the task continues.
         """
-        await authorize(self._files, task, credential, trust)
+        asked = reply_of(task)
+        before = asked if isinstance(asked, Task) else None
+        if isinstance(asked, Message) and asked.task_id:
+            before = await self.get(asked.task_id)
+        await authorize(self._files, asked, credential, trust)
+        if before is None or return_immediately:
+            return self._answer(asked if before is None else await self.get(before.id))
+        try:
+            async with asyncio.timeout(timeout):
+                endless = timeout is not None
+                reply = await self._settled(before.id, before=before, endless=endless)
+        except TimeoutError:
+            raise timeout_error(timeout, before.id) from None
+        return self._answer(reply)
 
     async def upload(
         self,
@@ -566,7 +637,7 @@ class RemoteAgent:
     @overload
     async def download(
         self,
-        source: Artifact | Message | Task,
+        source: Artifact | Message | Task | Answer[Any],
         to: str | Path | None = None,
         *,
         progress: Progress | None = None,
@@ -574,7 +645,7 @@ class RemoteAgent:
 
     async def download(
         self,
-        source: Part | Artifact | Message | Task,
+        source: Part | Artifact | Message | Task | Answer[Any],
         to: str | Path | None = None,
         *,
         progress: Progress | None = None,
@@ -586,6 +657,7 @@ class RemoteAgent:
         file gets the agent's name for it, made safe, with a number if the name is in use. A file
         appears when it is complete. Raises the errors of ``open`` and its stream, and ``OSError``.
         """
+        source = reply_of(source) if isinstance(source, Answer) else source
         paths = await self._files.download(source, to, progress=progress)
         return paths[0] if isinstance(source, Part) else paths
 
@@ -614,3 +686,25 @@ class RemoteAgent:
         card, self.card_trust = await self._cards.verify_extended(card, raw, self.version)
         self._remote.card, self.card_json = card, raw
         return card
+
+
+def _task_in(given: Task | Answer[Any] | None) -> Task | None:
+    return given.task if isinstance(given, Answer) else given
+
+
+class SkillFunction(Generic[R]):
+    """A skill of a remote agent as an async function: see ``RemoteAgent.skill``."""
+
+    def __init__(self, agent: RemoteAgent, options: dict[str, Any]) -> None:
+        self._agent = agent
+        self._options = options
+
+    async def __call__(self, message: Sendable | None = None, /, **arguments: Any) -> R:
+        """Call the skill, and return its result."""
+        data = to_json(arguments) if arguments or message is None else UNSET
+        answer = await self._agent.send(message, data=data, **self._options)
+        result = answer.required().data
+        return cast("R", answer.text if result is None else result)
+
+    def __repr__(self) -> str:
+        return f"<the skill {self._options['skill']!r} of {self._agent.card.name}>"

@@ -11,15 +11,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from contextlib import suppress
 from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
+from parley.client.answer import Answer
 from parley.client.calls.stream_reader import EventStream
 from parley.client.card.trust import CardCheck
 from parley.client.connection import connect
 from parley.client.errors import ConnectionClosed
 from parley.client.files.stream import FileStream, Progress
+from parley.client.message import MessageOptions, Sendable
 from parley.client.push import RemotePushConfigs
-from parley.client.remote_agent import RemoteAgent
+from parley.client.remote_agent import RemoteAgent, SkillFunction
 from parley.model.blocking import SyncProxy, blocking, wrapping
 from parley.model.cards import AgentCard, AgentInterface
 from parley.model.parts import MAX_READ, Artifact, Message, Part
@@ -198,6 +200,18 @@ class SyncFileStream(SyncIterator[bytes]):
         return self._owner._run(self._stream.save(path))
 
 
+class SyncSkillFunction(Generic[T]):
+    """A skill of a remote agent as a function that blocks: see ``RemoteAgent.skill``."""
+
+    def __init__(self, owner: SyncProxy[Any], function: SkillFunction[T]) -> None:
+        self._owner = owner
+        self._function = function
+
+    def __call__(self, message: Sendable | None = None, /, **arguments: Any) -> T:
+        """Call the skill, and return its result."""
+        return self._owner._run(self._function(message, **arguments))
+
+
 class SyncRemotePushConfigs(SyncProxy[RemotePushConfigs]):
     """``RemotePushConfigs`` with blocking methods."""
 
@@ -226,14 +240,12 @@ class SyncRemoteAgent(SyncProxy[RemoteAgent]):
         # Closes the connection at garbage collection or interpreter exit if the user does not.
         self._close = weakref.finalize(self, thread.close)
 
-    send = blocking(RemoteAgent.send)
     stream = wrapping(RemoteAgent.stream, SyncEventStream)
     get = blocking(RemoteAgent.get)
     list = blocking(RemoteAgent.list)
     tasks = wrapping(RemoteAgent.tasks, SyncIterator)
     cancel = blocking(RemoteAgent.cancel)
     subscribe = wrapping(RemoteAgent.subscribe, SyncEventStream)
-    wait = blocking(RemoteAgent.wait)
     authorize = blocking(RemoteAgent.authorize)
     upload = blocking(RemoteAgent.upload)
     read = blocking(RemoteAgent.read)
@@ -244,6 +256,72 @@ class SyncRemoteAgent(SyncProxy[RemoteAgent]):
     if TYPE_CHECKING:
 
         @overload
+        def send(
+            self,
+            message: Sendable | None = None,
+            *,
+            returns: type[T],
+            return_immediately: bool = False,
+            timeout: float | None = None,
+            **options: Unpack[MessageOptions],
+        ) -> Answer[T]: ...
+
+        @overload
+        def send(
+            self,
+            message: Sendable | None = None,
+            *,
+            returns: object = None,
+            return_immediately: bool = False,
+            timeout: float | None = None,
+            **options: Unpack[MessageOptions],
+        ) -> Answer[Any]: ...
+
+        def send(self, message: Any = None, **options: Any) -> Answer[Any]:
+            """Send a message and return the answer: see ``RemoteAgent.send``."""
+            ...
+
+        @overload
+        def wait(
+            self,
+            task: str | Task | Answer[Any],
+            *,
+            returns: type[T],
+            poll: float | None = None,
+            timeout: float | None = None,
+            history_length: int | None = None,
+        ) -> Answer[T]: ...
+
+        @overload
+        def wait(
+            self,
+            task: str | Task | Answer[Any],
+            *,
+            returns: object = None,
+            poll: float | None = None,
+            timeout: float | None = None,
+            history_length: int | None = None,
+        ) -> Answer[Any]: ...
+
+        def wait(self, task: Any, **options: Any) -> Answer[Any]:
+            """Return the answer when the task has ended or waits: see ``RemoteAgent.wait``."""
+            ...
+
+        @overload
+        def skill(
+            self, skill: str, *, returns: type[T], **options: Any
+        ) -> SyncSkillFunction[T]: ...
+
+        @overload
+        def skill(
+            self, skill: str, *, returns: object = None, **options: Any
+        ) -> SyncSkillFunction[Any]: ...
+
+        def skill(self, skill: str, **options: Any) -> SyncSkillFunction[Any]:
+            """Return a skill as a function that blocks: see ``RemoteAgent.skill``."""
+            ...
+
+        @overload
         def download(
             self, source: Part, to: str | Path | None = None, *, progress: Progress | None = None
         ) -> Path: ...
@@ -251,7 +329,7 @@ class SyncRemoteAgent(SyncProxy[RemoteAgent]):
         @overload
         def download(
             self,
-            source: Artifact | Message | Task,
+            source: Artifact | Message | Task | Answer[Any],
             to: str | Path | None = None,
             *,
             progress: Progress | None = None,
@@ -262,6 +340,9 @@ class SyncRemoteAgent(SyncProxy[RemoteAgent]):
             ...
 
     else:
+        send = blocking(RemoteAgent.send)
+        wait = blocking(RemoteAgent.wait)
+        skill = wrapping(RemoteAgent.skill, SyncSkillFunction)
         download = blocking(RemoteAgent.download)
 
     @property

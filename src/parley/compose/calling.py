@@ -17,7 +17,8 @@ from parley.agent.remote.connections import cancel_calls
 from parley.agent.remote.delegation import delegate
 from parley.agent.remote.turn_calls import CallTerms, said_by
 from parley.agent.turn import Turn
-from parley.client.errors import ClientError, RemoteTaskFailed, Timeout
+from parley.client.answer import Answer, ReturnType
+from parley.client.errors import ClientError, RemoteTaskFailed, ResultMismatch, Timeout
 from parley.client.message import Sendable, to_message
 from parley.compose.outcome import (
     Budget,
@@ -190,6 +191,7 @@ class Calling:
                 progress=self._shows_progress,
                 artifacts=shows,
                 cancel_remote=True,
+                returns=called.returns,
                 timeout=terms.seconds,
                 terms=terms,
                 connection=called.connection,
@@ -202,6 +204,8 @@ class Calling:
             return await self._failed(called, key, reason, error.task.text[:500], spent=spent)
         except Timeout:
             return await self._failed(called, key, "timeout", late)
+        except ResultMismatch as error:
+            return await self._failed(called, key, "failed", str(error)[:500])
         except A2AError as error:
             if not error.is_remote:
                 raise  # an error of this turn, not of the part
@@ -210,15 +214,15 @@ class Calling:
         except (ClientError, OSError) as error:
             log.warning("%s: %s could not be called: %s", self.name, called.name, error)
             return await self._failed(called, key, "unreachable")
-        self._reachable.add(answer, called.address)
-        if isinstance(answer, Task) and answer.state.is_interrupted:
+        self._reachable.add(answer.reply, called.address)
+        if answer.state.is_interrupted:
             if (
                 left := calls.logged(key, called.address)
             ) is not None:  # no answer will be sent to it
                 await cancel_calls(calls.connections, self.turn.task_id, {key: left})
-            spent = _spent_by(answer)
+            spent = spent_on(answer) + ONE_CALL
             return await self._failed(called, key, "asks", answer.text[:500], spent=spent)
-        is_shown = shows and isinstance(answer, Task) and bool(answer.artifacts)
+        is_shown = shows and bool(answer.artifacts)
         outcome = answered(called.name, answer, called.address, is_shown=is_shown)
         if not result and (before is None or not before.answered):
             await self._show(outcome)
@@ -226,7 +230,7 @@ class Calling:
 
     async def _request(self, called: CompositionPart, given: Given) -> Message:
         """Return a new message to a part, without references that the part cannot use."""
-        message = given.message() if isinstance(given, Outcome) else given
+        message = given.as_message() if isinstance(given, Outcome) else given
         if not isinstance(message, Message):
             message = to_message(message)
         references = await self._reachable.by(called.address, message.reference_task_ids)
@@ -246,7 +250,7 @@ class Calling:
     ) -> Outcome:
         function = called.function
         assert function is not None
-        message = given.message() if isinstance(given, Outcome) else given
+        message = given.as_message() if isinstance(given, Outcome) else given
         if not isinstance(message, Message):
             message = to_message(message)
         try:
@@ -263,8 +267,12 @@ class Calling:
             what = f"task {self.turn.task_id}: the part {called.name!r}"
             reference = log_incident(log, what, error)
             return await self._failed(called, key, "failed", f"it failed. Reference: {reference}")
-        answer = Message(message_id=new_id(), role=Role.AGENT, parts=to_parts(value))
-        return answered(called.name, answer)
+        message = Message(message_id=new_id(), role=Role.AGENT, parts=to_parts(value))
+        result = None if called.returns is None else ReturnType(called.returns, called.name)
+        try:
+            return answered(called.name, Answer(message, agent=called.name, result=result))
+        except ResultMismatch as error:
+            return await self._failed(called, key, "failed", str(error)[:500])
 
     # -- outcomes ------------------------------------------------------------------------------
 

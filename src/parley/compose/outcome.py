@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
+from parley.client.answer import Answer
 from parley.engine.handoff import Handoff
 from parley.engine.turn.attempt import Failed
 from parley.extensions.call_chain import ChainBudget
 from parley.extensions.usage import Spent, spent_on
 from parley.model.ids import new_id
-from parley.model.parts import Artifact, Message, Part, Role, text_of
+from parley.model.parts import Message, Part, Role
 from parley.model.struct import A2AStruct
-from parley.model.tasks import Task
 
 FailureReason = Literal[
     "failed", "rejected", "canceled", "refused", "timeout", "unreachable", "asks", "budget"
@@ -24,6 +24,9 @@ a question, and there is no caller to ask. ``budget``: the budget was used up.
 """
 
 
+NOTHING_SPENT = Spent()
+
+
 class PartFailure(A2AStruct, frozen=True, kw_only=True):
     """The failure of a part. ``code`` is the code of the A2A error, if there was one.
 
@@ -34,7 +37,7 @@ class PartFailure(A2AStruct, frozen=True, kw_only=True):
     reason: FailureReason
     text: str = ""
     code: str = ""
-    spent: Spent = Spent()
+    spent: Spent = NOTHING_SPENT
 
     def __str__(self) -> str:
         return f"{self.part}: {self.text or _WORDS[self.reason]}"
@@ -56,79 +59,62 @@ class HandsOver(Exception):
         super().__init__("a part of the composition hands the conversation over")
 
 
-class Outcome(A2AStruct, frozen=True, kw_only=True):
-    """The outcome of a call of a part: an ``answer`` or a ``failure``.
+class Outcome(Answer[Any]):
+    """The outcome of a call of a part: an answer, or a ``failure``.
 
-    ``address`` is the address of the part's agent, empty for a function. ``spent`` is the cost of
-    the answer, including the call. ``is_shown``: its artifacts are already in the composition's own
-    task.
+    It has the members of ``parley.Answer``; without an answer they are empty. ``address`` is the
+    address of the part's agent, empty for a function. ``spent`` is the cost of the answer,
+    including the call. ``is_shown``: its artifacts are already in the composition's own task.
     """
 
-    part: str
-    answer: Task | Message | None = None
-    failure: PartFailure | None = None
-    address: str = ""
-    spent: Spent = Spent()
-    is_shown: bool = False
+    __slots__ = ("address", "failure", "is_shown", "part", "spent")
+
+    def __init__(
+        self,
+        *,
+        part: str,
+        answer: Answer[Any] | None = None,
+        failure: PartFailure | None = None,
+        address: str = "",
+        spent: Spent = NOTHING_SPENT,
+        is_shown: bool = False,
+    ) -> None:
+        super().__init__(None, agent=part)
+        if answer is not None:
+            self._take(answer)
+        self.part = part
+        self.failure = failure
+        self.address = address
+        self.spent = spent
+        self.is_shown = is_shown
 
     @property
     def ok(self) -> bool:
         """True if there is an answer."""
         return self.failure is None
 
-    @property
-    def artifacts(self) -> tuple[Artifact, ...]:
-        """The artifacts of the answer; empty for a direct message."""
-        return self.answer.artifacts if isinstance(self.answer, Task) else ()
-
-    @property
-    def parts(self) -> tuple[Part, ...]:
-        """The parts of the answer: of its artifacts, or of its last message if there are none."""
-        answer = self.answer
-        if answer is None:
-            return ()
-        if isinstance(answer, Message):
-            return answer.parts
-        found = tuple([part for artifact in answer.artifacts for part in artifact.parts])
-        last = answer.status.message or answer.final_message
-        return found or (last.parts if last is not None else ())
-
-    @property
-    def text(self) -> str:
-        """The text of the answer; empty without one."""
-        answer = self.answer
-        if isinstance(answer, Task):
-            return answer.text
-        return text_of(self.parts)
-
-    @property
-    def data(self) -> Any:
-        """The value of the only data part, a list of values if there are several, else ``None``."""
-        values = [part.data for part in self.parts if part.has_data]
-        return None if not values else values[0] if len(values) == 1 else values
-
-    def required(self) -> Outcome:
+    def required(self) -> Self:
         """Return this outcome. Raises ``PartFailed`` without an answer."""
         if self.failure is not None:
             raise PartFailed(self.failure)
         return self
 
-    def message(self) -> Message:
+    def as_message(self) -> Message:
         """Return the answer as a message for another part.
 
         It refers to the task of the answer, which another part of the same agent may read. Raises
         ``PartFailed`` without an answer.
         """
-        task = self.required().answer
+        self.required()
         return Message(
             message_id=new_id(),
             role=Role.USER,
             parts=self.parts or (Part(text=""),),
-            reference_task_ids=(task.id,) if isinstance(task, Task) else (),
+            reference_task_ids=(self.id,) if self.id else (),
         )
 
 
-def answered(part: str, answer: Task | Message, address: str = "", **known: Any) -> Outcome:
+def answered(part: str, answer: Answer[Any], address: str = "", **known: Any) -> Outcome:
     """Return the outcome of an answered call."""
     spent = spent_on(answer) + Spent(calls=1 if address else 0)
     return Outcome(part=part, answer=answer, address=address, spent=spent, **known)

@@ -30,9 +30,10 @@ class CompositionPart(Connectable):
     """A part of a composition. ``part`` makes it.
 
     ``target`` is the agent to call. Without it, ``function`` is called with the message's text, as
-    a step of the composing turn. ``timeout`` is the time limit in seconds, ``connection`` are
-    options of ``parley.connect`` for a remote agent. ``key`` identifies its calls in the log: it is
-    made of position and name, so that a later attempt finds them.
+    a step of the composing turn. ``timeout`` is the time limit in seconds, ``returns`` the type of
+    its result, ``connection`` are options of ``parley.connect`` for a remote agent. ``key``
+    identifies its calls in the log: it is made of position and name, so that a later attempt finds
+    them.
     """
 
     name: str
@@ -40,6 +41,7 @@ class CompositionPart(Connectable):
     timeout: float | None = None
     pass_questions: bool = True
     key: str = ""
+    returns: Any = None
 
     @property
     def agent(self) -> Agent | None:
@@ -65,6 +67,7 @@ def part(
     name: str = "",
     timeout: float | None = None,
     pass_questions: bool = True,
+    returns: Any = None,
     **connection: Any,
 ) -> CompositionPart:
     """Return a part of a composition with options that its agent or function lacks.
@@ -75,7 +78,8 @@ def part(
     as in a ``lambda``, unless its name is ``turn``.
 
     ``name`` is used in questions, progress, failures and the drawing. ``timeout`` is the time limit
-    of each call in seconds. ``connection`` are options of ``parley.connect`` for a remote agent,
+    of each call in seconds. ``returns`` is the type of ``Outcome.data``; a result that does not fit
+    is a failure. ``connection`` are options of ``parley.connect`` for a remote agent,
     such as ``bearer=``.
 
     Raises ``TypeError`` for an object that cannot be a part, and ``ValueError`` for options that do
@@ -111,6 +115,7 @@ def part(
         name=name.strip() or made.name,
         timeout=made.timeout if timeout is None else timeout,
         pass_questions=made.pass_questions and pass_questions,
+        returns=made.returns if returns is None else returns,
         connection=connection,
     )
 

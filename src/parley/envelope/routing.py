@@ -915,12 +915,13 @@ class _RemoteCall:
         sent, metadata = self.request.message, self.request.metadata
         if self.operation is STREAM:
             return self._events()
-        return await self._agent.send(
+        answer = await self._agent.send(
             sent,
             metadata=metadata,
             return_immediately=self.context.reply_timeout == 0.0,
             timeout=self.left,
         )
+        return answer.reply
 
     async def _events(self) -> AsyncIterator[StreamItem]:
         """Yield the events, without numbers: no reader resumes the stream of another server."""

@@ -14,6 +14,7 @@ from parley.model.errors import FieldViolation, InvalidParamsError
 from parley.model.extensions import CALL_CHAIN, Carrier, Extension
 from parley.model.operations import SendMessageRequest
 from parley.model.struct import A2AStruct, Timestamp
+from parley.model.tasks import Replied
 
 MAX_PATH = 64
 """The maximum number of agents in a path."""
@@ -72,9 +73,9 @@ class CallChain(Extension):
     description = "Deadline and hop count of a chain of agents that call each other."
 
     @classmethod
-    def of(cls, carrier: Carrier) -> Chain | None:
+    def of(cls, carrier: Carrier | Replied) -> Chain | None:
         """Return the chain of a request, if it has one. Raises ``InvalidParamsError``."""
-        value = (carrier.metadata or {}).get(cls.uri)
+        value = cls.value_in(carrier)
         return None if value is None else cls.read(value)
 
     @classmethod

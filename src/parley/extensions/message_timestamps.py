@@ -16,7 +16,7 @@ from parley.model.operations import SendMessageRequest
 from parley.model.parts import Artifact, Message
 from parley.model.service import CallContext
 from parley.model.struct import Timestamp
-from parley.model.tasks import TaskArtifactUpdateEvent
+from parley.model.tasks import Replied, TaskArtifactUpdateEvent
 
 MESSAGE_TIMESTAMPS = "urn:parley:message-timestamps:v1"
 
@@ -39,12 +39,12 @@ class MessageTimestamps(Extension):
         self._clock = clock
 
     @classmethod
-    def of(cls, carrier: Carrier) -> Timestamp | None:
+    def of(cls, carrier: Carrier | Replied) -> Timestamp | None:
         """Return the creation time of a message or an artifact, if it has one.
 
         Raises ``InvalidParamsError`` for an invalid time.
         """
-        value = (carrier.metadata or {}).get(cls.uri)
+        value = cls.value_in(carrier)
         if value is None:
             return None
         text = value.get("timestamp") if isinstance(value, dict) else None

@@ -17,7 +17,7 @@ from parley.model.errors import FieldViolation
 from parley.model.extensions import Extension
 from parley.model.parts import Message, Part, text_of
 from parley.model.struct import A2AStruct, Timestamp, encode, from_wire
-from parley.model.tasks import Task, TaskState, TaskStatusUpdateEvent
+from parley.model.tasks import Replied, Task, TaskState, TaskStatusUpdateEvent, reply_of
 
 TYPED_QUESTIONS = "urn:parley:typed-questions:v1"
 
@@ -45,11 +45,12 @@ def schema_part(schema: Mapping[str, Any], problems: Iterable[FieldViolation] = 
     return Part(data=data, media_type=SCHEMA_MEDIA_TYPE)
 
 
-def question(asked: Task | Message) -> Question | None:
+def question(asked: Task | Message | Replied) -> Question | None:
     """Return the question in a task or a message, if the question has a schema.
 
     Answer it with data that fits the schema: ``await remote.send(data=answer, task=task)``.
     """
+    asked = reply_of(asked)
     if isinstance(asked, Task):
         message = asked.status.message if asked.state.is_interrupted else None
         if message is None:
@@ -125,11 +126,12 @@ def request_part(request: AuthRequest) -> Part:
     return Part(data={_MEMBER: data}, media_type=AUTH_MEDIA_TYPE)
 
 
-def auth_request(asked: Task | Message) -> AuthRequest | None:
+def auth_request(asked: Task | Message | Replied) -> AuthRequest | None:
     """Return the structured request for a credential in an AUTH_REQUIRED task or a message, if any.
 
     Answer it with ``await remote.authorize(task, credential)``, or open its ``authorization_url``.
     """
+    asked = reply_of(asked)
     if isinstance(asked, Task):
         message = asked.status.message if asked.state is TaskState.AUTH_REQUIRED else None
         if message is None:

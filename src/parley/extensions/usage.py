@@ -13,7 +13,7 @@ from parley.model.extensions import Extension, method
 from parley.model.parts import Artifact, Message
 from parley.model.service import A2AService, CallContext
 from parley.model.struct import A2AStruct, Int32, freeze
-from parley.model.tasks import Task, TaskStatusUpdateEvent
+from parley.model.tasks import Replied, Task, TaskStatusUpdateEvent, reply_of
 
 USAGE = "urn:parley:usage:v1"
 
@@ -121,11 +121,12 @@ class Spent(A2AStruct, frozen=True, kw_only=True):
         )
 
 
-def spent_on(answer: Task | Message) -> Spent:
+def spent_on(answer: Task | Message | Replied) -> Spent:
     """Return the cost that an answer states, zero if it states none.
 
     The numbers come from another agent; invalid numbers count as zero.
     """
+    answer = reply_of(answer)
     carriers: Iterable[Task | Message | Artifact] = [answer]
     if isinstance(answer, Task):
         said = answer.status.message

@@ -238,9 +238,10 @@ async def answer_of(
     turn = current_turn()
     if turn is not None:
         async with turn.connect(agent, **options) as bound:
-            yield await bound.send(
+            answer = await bound.send(
                 said, key=key or None, context_key="", pass_questions=True, progress=True
             )
+            yield answer.reply
         return
     async with connect(agent, **options) as remote:  # type: ignore[arg-type]
         told = answered_by(remote, said, task_id=task_id, context_id=context_id)

@@ -20,7 +20,7 @@ from parley.llm.model import Json
 from parley.model.cards import AgentCard, AgentSkill
 from parley.model.errors import A2AError
 from parley.model.parts import Message, Part
-from parley.model.tasks import Task, TaskState, TaskStatusUpdateEvent
+from parley.model.tasks import Replied, Task, TaskState, TaskStatusUpdateEvent, reply_of
 
 Progress = Callable[[str], Awaitable[None]]
 """Receives the text of each status of a remote task while a tool waits for it."""
@@ -198,11 +198,12 @@ def skills_on(
     return found
 
 
-def result_of(answer: Task | Message) -> ToolResult:
+def result_of(answer: Task | Message | Replied) -> ToolResult:
     """Return the answer of an agent as the result of a tool.
 
     Raises ``RemoteQuestion`` for a task that waits for its caller.
     """
+    answer = reply_of(answer)
     if isinstance(answer, Message):
         return _result(tuple(answer.parts), is_error=False, spent=spent_on(answer))
     if answer.state in (TaskState.INPUT_REQUIRED, TaskState.AUTH_REQUIRED):

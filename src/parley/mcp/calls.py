@@ -222,7 +222,7 @@ class BridgedCall:
         """Start a task, and return its handle at once; a direct answer is the result."""
         async with self.connected() as remote:
             answer = await remote.send(**message, return_immediately=True)
-        if isinstance(answer, Message) or answer.state.is_terminal:
+        if answer.state.is_terminal:
             return called(result_of(answer), None)
         self.task_id = answer.id
         handle = self.handle

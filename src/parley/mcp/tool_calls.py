@@ -21,7 +21,7 @@ from referencing import Registry
 from parley.agent.tools.tool import ToolResult, failed
 from parley.agent.turn import Turn
 from parley.client.auth.credentials import Credential
-from parley.engine.turn.attempt import TOOL_PREFIX, Answer, Attempt
+from parley.engine.turn.attempt import TOOL_PREFIX, Attempt, UserAnswer
 from parley.extensions.questions import schema_part
 from parley.extensions.usage import RUN_PROGRESS
 from parley.mcp.content import result_of
@@ -463,13 +463,13 @@ async def ask(
     return types.ElicitResult(action="cancel")
 
 
-def _declined(answer: Answer) -> types.ElicitResult | None:
+def _declined(answer: UserAnswer) -> types.ElicitResult | None:
     if answer.text.strip().lower() in DECLINED:
         return types.ElicitResult(action="decline")
     return None
 
 
-def _value_of(answer: Answer, schema: Mapping[str, Any]) -> Any:
+def _value_of(answer: UserAnswer, schema: Mapping[str, Any]) -> Any:
     """Return the values of a form: data, a JSON object, or a text for the only field."""
     for part in answer.parts:
         if part.has_data:

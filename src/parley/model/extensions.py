@@ -19,7 +19,7 @@ from parley.model.operations import BY_NAME, Operation, SendMessageRequest
 from parley.model.parts import Artifact, Message, Part
 from parley.model.service import A2AService, CallContext
 from parley.model.struct import A2AStruct
-from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
+from parley.model.tasks import Replied, Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
 
 RESUMABLE_STREAMS = "urn:parley:resumable-streams:v1"
 IDEMPOTENT_SEND = "urn:parley:idempotent-send:v1"
@@ -141,12 +141,12 @@ class Extension:
     # -- data in metadata ----------------------------------------------------------------------
 
     @classmethod
-    def of(cls, carrier: Carrier) -> Any:
+    def of(cls, carrier: Carrier | Replied) -> Any:
         """Return the data under the URI in the metadata of ``carrier``, ``None`` if there is none.
 
         Raises ``InvalidParamsError`` if the data does not have the type ``data``.
         """
-        value = (carrier.metadata or {}).get(cls.uri)
+        value = cls.value_in(carrier)
         if value is None or cls.data is Any:
             return value
         try:
@@ -157,6 +157,12 @@ class Extension:
                 f"metadata of {cls.uri}: {description}",
                 violations=(FieldViolation(f"metadata.{cls.uri}", description),),
             ) from None
+
+    @classmethod
+    def value_in(cls, carrier: Carrier | Replied) -> Any:
+        """Return the metadata of a carrier under the URI, unchecked, ``None`` if there is none."""
+        of = carrier if isinstance(carrier, A2AStruct) else carrier.reply
+        return (of.metadata or {}).get(cls.uri)
 
     @classmethod
     def says(cls, data: Any) -> dict[str, Any]:

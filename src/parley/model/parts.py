@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import UNSET, Meta
@@ -106,6 +106,8 @@ class Message(A2AStruct, frozen=True, kw_only=True):
 
     Raises ``InvalidField`` (a ``ValueError``) without an id, a role or parts.
     """
+
+    kind: ClassVar[Literal["message"]] = "message"
 
     message_id: NonEmpty
     context_id: str = ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import Any
+from typing import Any, ClassVar, Literal, Protocol
 
 from parley.model.parts import Artifact, Message, Role, text_of
 from parley.model.struct import A2AStruct, NonEmpty, Timestamp, freeze
@@ -59,6 +59,8 @@ class TaskStatus(A2AStruct, frozen=True, kw_only=True):
 class Task(A2AStruct, frozen=True, kw_only=True):
     """A unit of work with a life cycle (specification §4.1.1)."""
 
+    kind: ClassVar[Literal["task"]] = "task"
+
     id: NonEmpty
     context_id: str = ""
     status: TaskStatus
@@ -108,14 +110,23 @@ class TaskStatusUpdateEvent(A2AStruct, frozen=True, kw_only=True):
     """A task entered a state, or sent a message without a change of state (specification
     §4.2.1)."""
 
+    kind: ClassVar[Literal["status-update"]] = "status-update"
+
     task_id: NonEmpty
     context_id: str
     status: TaskStatus
     metadata: dict[str, Any] | None = None
 
+    @property
+    def text(self) -> str:
+        """The text of the status message, empty without one."""
+        return "" if self.status.message is None else self.status.message.text
+
 
 class TaskArtifactUpdateEvent(A2AStruct, frozen=True, kw_only=True):
     """A task made an artifact, or a further chunk of an artifact (specification §4.2.2)."""
+
+    kind: ClassVar[Literal["artifact-update"]] = "artifact-update"
 
     task_id: NonEmpty
     context_id: str
@@ -124,6 +135,25 @@ class TaskArtifactUpdateEvent(A2AStruct, frozen=True, kw_only=True):
     last_chunk: bool = False
     metadata: dict[str, Any] | None = None
 
+    @property
+    def text(self) -> str:
+        """The text of the artifact or its chunk."""
+        return self.artifact.text
+
 
 Event = Task | Message | TaskStatusUpdateEvent | TaskArtifactUpdateEvent
-"""The types of events in a stream."""
+"""The types of events in a stream. Each has ``kind`` and ``text``."""
+
+
+class Replied(Protocol):
+    """An answer that has a task or a direct message as its ``reply`` (``parley.Answer``)."""
+
+    @property
+    def reply(self) -> Task | Message:
+        """The task or the direct message, as received."""
+        ...
+
+
+def reply_of(answer: Task | Message | Replied) -> Task | Message:
+    """Return the task or the direct message of an answer."""
+    return answer if isinstance(answer, Task | Message) else answer.reply

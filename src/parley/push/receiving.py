@@ -225,7 +225,7 @@ Handler = Callable[[PushNotification], Awaitable[None] | None]
 class TaskSource(Protocol):
     """Fetches tasks, as ``RemoteAgent`` does."""
 
-    async def get(self, task_id: str) -> Task:
+    def get(self, task_id: str) -> Awaitable[Task]:
         """Return a task."""
         ...
 

@@ -9,11 +9,12 @@ from datetime import UTC, datetime, timedelta
 from inspect import Parameter, signature
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from msgspec import UNSET, UnsetType
 
 from parley.agent.agent import Agent
+from parley.client.answer import Answer
 from parley.client.bindings.http import HttpTransport, redacted
 from parley.client.calls.service import Unopened
 from parley.client.card.resolver import CardResolver, ResolvedCard
@@ -30,6 +31,7 @@ from parley.host.options import Identify
 from parley.model.cards import AgentExtension
 from parley.model.extensions import Extension
 from parley.model.service import Caller
+from parley.model.tasks import Task
 from parley.push.delivery import RetryPolicy
 from parley.security.authorization import Authorization
 from parley.server.middleware import AnyMiddleware
@@ -310,16 +312,27 @@ class TestedAgent(RemoteAgent):
         """
         return self._connection.http
 
-    async def complete(self, key: str, value: Any = None) -> bool:
+    @overload
+    async def complete(self, key: str, value: Any = None) -> bool: ...
+
+    @overload
+    async def complete(
+        self, key: str, value: Any = None, *, task: str | Task | Answer[Any]
+    ) -> Answer[Any]: ...
+
+    async def complete(
+        self, key: str, value: Any = None, *, task: str | Task | Answer[Any] | None = None
+    ) -> bool | Answer[Any]:
         """Complete an event that a turn awaits (``turn.wait_event``), and ``settle``.
 
-        Returns the result of ``parley.complete``, and raises its errors.
+        Returns the result of ``parley.complete``; with ``task``, which awaits the event, the answer
+        that follows. Raises the errors of ``parley.complete``.
         """
         deployment = self._world.sites[self._address]
         done = complete(key, value, agent=deployment.agent, store=deployment.store)
         completed = await deployment.process.run(done)
         await self.settle()
-        return completed
+        return completed if task is None else await self.wait(task)
 
     def as_caller(
         self, caller: str | Caller | None, *, scopes: Iterable[str] | None = None

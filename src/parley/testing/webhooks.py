@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from parley.client.answer import Answer
 from parley.model.tasks import Event, Task
 from parley.push.http_sender import NOTIFICATION_ID, TOKEN, WebhookAnswer
 from parley.wire import versions
@@ -132,5 +133,7 @@ class Deliveries(list[Delivery]):
 
 
 def event_of(value: Any) -> Any:
-    """Return the event of a delivery, and any other value unchanged."""
+    """Return the event of a delivery, the reply of an answer, and any other value unchanged."""
+    if isinstance(value, Answer):
+        return value.reply
     return value.event if isinstance(value, Delivery) else value

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import parley
-from parley import Agent, Caller, Execution, Task, TaskState, Turn
+from parley import Agent, Caller, Execution, TaskState, Turn
 from parley.agent.remote.connections import MAX_IDLE_CONNECTIONS
 from parley.server.run import serving
 from parley.store.events import RecordKind
@@ -75,7 +75,7 @@ async def test_a_failure_and_a_timeout_cancel_what_still_runs(serve: Any, talk_t
     remote = await talk_to(planner)
     for text, begun in (("wait", "wait"), ("fail", "another")):
         task = await remote.send(text)
-        assert isinstance(task, Task)
+        assert task.id
         assert task.state is TaskState.FAILED
         state = await state_of(url, begun)  # or the task has reached its deadline already
         assert state in (TaskState.CANCELED, TaskState.FAILED)

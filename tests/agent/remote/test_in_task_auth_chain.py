@@ -53,7 +53,7 @@ async def test_the_agent_between_is_restarted_while_it_waits(tmp_path: Path) -> 
     async with serving(parley.asgi(inner(), drain=0.0)) as where["inner"]:
         async with served(between, store=store, drain=0.0) as remote:
             task = await remote.send("hi")
-            assert isinstance(task, Task)
+            assert task.id
             assert task.state is TaskState.AUTH_REQUIRED
         async with (
             serving(parley.asgi(between, store=store, drain=0.0)) as url,

@@ -21,7 +21,6 @@ from parley import (
     Execution,
     Part,
     Rights,
-    Task,
     TaskState,
     Turn,
 )
@@ -141,7 +140,7 @@ async def test_a_server_that_stops_fails_nothing_and_loses_no_cancellation(fleet
     agent = front(one.agent, two.agent)
     first = await fleet.add(agent, drain=0.5)
     task = await first.send("wait", return_immediately=True)
-    assert isinstance(task, Task)
+    assert task.id
     await until(lambda: one.runs)
     first.host.drain()
     one.go.set()
@@ -167,7 +166,7 @@ async def test_a_part_is_canceled_also_while_the_server_stops(fleet: Fleet) -> N
 
     first = await fleet.add(agent, drain=2.0)
     task = await first.send("go", return_immediately=True)
-    assert isinstance(task, Task)
+    assert task.id
     await until(lambda: slow.runs and stuck.runs)
     first.host.drain()
     slow.go.set()

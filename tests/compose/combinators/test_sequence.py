@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 import parley
-from parley import Agent, Task, TaskState, Turn
+from parley import Agent, TaskState, Turn
 from parley.compose import Composition, part, sequence
 from parley.extensions.questions import InTaskAuthorization
 from parley.testing import client
@@ -24,7 +24,7 @@ async def test_each_part_gets_the_answer_of_the_one_before_it() -> None:
     one, two = Worker("One"), Worker("Two")
     async with client(sequence(one.agent, shout, two.agent, name="Line")) as remote:
         done = await remote.send("go")
-        assert isinstance(done, Task)
+        assert done.id
         assert done.text == "Two(ONE(GO))"
         assert [artifact.name for artifact in done.artifacts] == ["Do two"] or done.artifacts
         said = [message.text for message in done.history]
@@ -119,7 +119,7 @@ async def test_a_part_remembers_the_conversation_and_is_referred_to_its_own_task
         first = await remote.send("one")
         await remote.send("two", task=first)
         elsewhere = await remote.send("three", references=[first])
-        assert isinstance(elsewhere, Task)
+        assert elsewhere.id
         contexts = [turn.context_id for turn in worker.turns]
         assert contexts[0] == contexts[1] != contexts[2]
         own = worker.turns[0].task_id

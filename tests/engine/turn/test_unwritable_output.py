@@ -279,7 +279,7 @@ def test_whatever_an_agent_says_ends_its_turn_in_one_run(
 @pytest.mark.anyio
 async def test_a_key_is_not_repaired_because_its_result_is_found_again_by_it(way: str) -> None:
     reply, runs = await _spoken(MemoryTaskStore(), way, HALF, "task")
-    assert isinstance(reply, Task)
+    assert reply.id
     assert (reply.state, runs) == (TaskState.FAILED, [1])
 
 

@@ -16,8 +16,8 @@ from parley import Agent, Artifact, BlockingTurn, Message, Part, Turn
 from parley.agent.turn_facts import TurnFacts
 from parley.engine.typed.function import parameters_of, result_of
 from parley.engine.typed.inputs import Inputs
-from parley.model.typed.violations import Mismatch
 from parley.model.parts import Role
+from parley.model.typed.violations import Mismatch
 
 if TYPE_CHECKING:
     from somewhere import Hidden  # type: ignore[import-not-found]

@@ -261,7 +261,7 @@ async def test_a_plain_function_runs_in_a_thread_and_can_fetch_the_task() -> Non
 
     async with parley.connect(agent) as remote:
         task = await remote.send("now")
-        assert isinstance(task, Task)
+        assert task.id
         app = receiver(handle, verify=False, agent=remote, acknowledge="after")
         async with app:
             assert (await deliver(app, update(task.id), named("1"))).status == 200

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from parley import Agent, Task, Turn
+from parley import Agent, Answer, Task, Turn
 from parley.client.bindings.http import redacted
 from parley.client.errors import ClientError, RemoteTaskFailed
 from parley.client.message import to_parts
@@ -122,7 +122,7 @@ class Traceability(Extension):
         *,
         key: str | None = None,
         **options: Any,
-    ) -> Task | Message:
+    ) -> Answer[Any]:
         """Delegate to another agent as ``turn.delegate`` does, and keep its part of the trace.
 
         ``key`` identifies the call, else its number among those of the turn does.
@@ -155,10 +155,7 @@ class Traceability(Extension):
         except (A2AError, ClientError):
             note(named, "error")
             raise
-        if isinstance(answer, Task):
-            note(named, answer.state.value, answer.id, trace_of(answer))
-        else:
-            note(named, "message", "", trace_of(answer))
+        note(named, answer.state.value if answer.id else "message", answer.id, trace_of(answer))
         return answer
 
     def _of_task(self, task_id: str) -> _TaskCalls:
@@ -186,7 +183,7 @@ class Traceability(Extension):
         return event
 
 
-def trace_of(answer: Task | Message) -> Trace | None:
+def trace_of(answer: Task | Message | Answer[Any]) -> Trace | None:
     """Return the trace in an answer: of its message, or of the newest artifact that has one.
 
     What other agents wrote is no proof. Returns ``None`` where there is none that can be read.

@@ -6,12 +6,10 @@ A ``MessageExchange`` is one message and its answer, executed once in the life o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from pathlib import Path
-from typing import Any, TypedDict, Unpack, cast
+from typing import Any, ClassVar, TypeVar, Unpack, cast, overload
 
-from msgspec import UnsetType
 from msgspec.structs import replace
 
 from parley.agent.remote.callees import LocalAgent, LocalFiles, address_of, card_of
@@ -25,13 +23,14 @@ from parley.agent.remote.turn_calls import (
     TurnCalls,
 )
 from parley.agent.uses import UsableAgent
+from parley.client.answer import Answer
 from parley.client.calls.follow import turn_events
 from parley.client.calls.service import RemoteService, awaited
 from parley.client.calls.stream_reader import EventStream, StreamReader, with_final_text
 from parley.client.card.interface import declares
 from parley.client.card.resolver import Reference
 from parley.client.errors import ConnectionClosed, Disconnected, Timeout, Unreachable
-from parley.client.message import Push, Sendable, to_config
+from parley.client.message import MessageOptions, Sendable, to_config
 from parley.client.remote_agent import RemoteAgent
 from parley.engine.caller import record_of
 from parley.engine.turn.attempt import RemoteCall, TurnOver
@@ -45,28 +44,49 @@ from parley.model.errors import (
 )
 from parley.model.extensions import CALL_CHAIN
 from parley.model.operations import SendMessageConfiguration, SendMessageRequest
-from parley.model.parts import Message, Part
+from parley.model.parts import Message
 from parley.model.service import A2AService
 from parley.model.struct import encode
 from parley.model.tasks import Event, Task, TaskState, TaskStatusUpdateEvent
 from parley.wire import versions
 
+R = TypeVar("R")
 
-class MessageOptions(TypedDict, total=False):
-    """The options of ``RemoteAgent.send`` for the message."""
 
-    context_id: str | None
-    task_id: str | None
-    task: Task | None
-    files: Sequence[str | Path | bytes | Part]
-    data: Any | UnsetType
-    skill: str | None
-    metadata: dict[str, Any] | None
-    message_metadata: dict[str, Any] | None
-    references: Sequence[str | Task]
-    accepted_output_modes: Sequence[str]
-    push: Push | None
-    history_length: int | None
+class TurnCallOptions(MessageOptions, total=False):
+    """The options of a message within a turn.
+
+    ``key`` identifies the call, by default its order among the calls of the agent.
+    ``pass_questions`` passes questions of the remote task (INPUT_REQUIRED, AUTH_REQUIRED) to the
+    caller and the answers back, and returns when the task has ended. ``progress`` passes its status
+    messages on to this task, ``artifacts`` its artifacts, chunk by chunk. With
+    ``cancel_remote=False`` it is not canceled when this task is canceled or fails. Calls with the
+    same ``context_key`` (by default ``key``) share a context of the other agent. ``budget`` limits
+    the other agent's cost, replacing the budget of this turn's caller.
+    """
+
+    key: str | None
+    context_key: str | None
+    budget: ChainBudget | None
+    pass_questions: bool
+    progress: bool
+    artifacts: bool
+    cancel_remote: bool
+    return_immediately: bool
+
+
+def split_options(
+    calls: TurnCalls, options: TurnCallOptions, terms: CallTerms = NO_TERMS
+) -> tuple[CallOptions, MessageOptions]:
+    """Return the options of a call, and the options of its message."""
+    message: dict[str, Any] = dict(options)
+    call = {name: message.pop(name) for name in CallOptions.__struct_fields__ if name in message}
+    key, budget = message.pop("key", None), message.pop("budget", None)
+    if call.get("context_key") is None:
+        call["context_key"] = key or ""
+    if budget is not None:
+        terms = CallTerms(budget=calls.left_of(budget))
+    return CallOptions(terms=terms, **call), cast("MessageOptions", message)
 
 
 class BoundAgent(RemoteAgent):
@@ -85,9 +105,11 @@ class BoundAgent(RemoteAgent):
     When the turn's task is canceled or fails, the tasks that it started at other agents are
     canceled, except for calls with ``cancel_remote=False``.
 
-    Errors are ``RemoteAgent``'s. Unless the function catches them, they fail the task, with a
-    message that does not quote them.
+    The functions of ``skill`` pass questions on to the caller. Errors are ``RemoteAgent``'s. Unless
+    the function catches them, they fail the task, with a message that does not quote them.
     """
+
+    _skill_options: ClassVar[dict[str, Any]] = {"pass_questions": True}
 
     def __init__(
         self,
@@ -136,45 +158,48 @@ class BoundAgent(RemoteAgent):
 
     # -- calls ---------------------------------------------------------------------------------
 
+    @overload
+    async def send(
+        self,
+        message: Sendable | None = None,
+        *,
+        returns: type[R],
+        timeout: float | None = None,
+        **options: Unpack[TurnCallOptions],
+    ) -> Answer[R]: ...
+
+    @overload
+    async def send(
+        self,
+        message: Sendable | None = None,
+        *,
+        returns: object = None,
+        timeout: float | None = None,
+        **options: Unpack[TurnCallOptions],
+    ) -> Answer[Any]: ...
+
     @awaited
     async def send(
         self,
         message: Sendable | None = None,
         *,
-        key: str | None = None,
-        context_key: str | None = None,
-        budget: ChainBudget | None = None,
-        pass_questions: bool = False,
-        progress: bool = False,
-        artifacts: bool = False,
-        cancel_remote: bool = True,
-        return_immediately: bool = False,
+        returns: Any = None,
         timeout: float | None = None,
-        **options: Unpack[MessageOptions],
-    ) -> Task | Message:
+        **options: Unpack[TurnCallOptions],
+    ) -> Answer[Any]:
         """Send a message once in the life of the task, and return the answer.
 
-        ``pass_questions`` passes questions of the remote task (INPUT_REQUIRED, AUTH_REQUIRED) to
-        the caller and the answers back, and returns when the task has ended. ``progress`` passes
-        its status messages on to this task, ``artifacts`` its artifacts, chunk by chunk. With
-        ``cancel_remote=False`` it is not canceled when this task is canceled or fails. Calls with
-        the same ``context_key`` (by default ``key``) share a context of the other agent. ``budget``
-        limits the other agent's cost, replacing the budget of this turn's caller. The other options
-        belong to ``RemoteAgent.send``.
+        The ``options`` are ``TurnCallOptions``. ``returns`` and ``timeout`` have the meaning that
+        they have for ``RemoteAgent.send``.
         """
-        name = self._calls.begin(self.address, key)
-        call = CallOptions(
-            context_key=(key or "") if context_key is None else context_key,
-            pass_questions=pass_questions,
-            progress=progress,
-            artifacts=artifacts,
-            cancel_remote=cancel_remote,
-            return_immediately=return_immediately,
-            terms=NO_TERMS if budget is None else CallTerms(budget=self._calls.left_of(budget)),
+        result = self._result_type(returns, options.get("skill"))
+        name = self._calls.begin(self.address, options.get("key"))
+        call, said = split_options(self._calls, options)
+        return self._answer(
+            await self.for_call(name).reply(name, message, said, call, timeout=timeout), result
         )
-        return await self.for_call(name).answer(name, message, options, call, timeout=timeout)
 
-    async def answer(
+    async def reply(
         self,
         name: str,
         message: Sendable | None,
@@ -230,21 +255,18 @@ class BoundAgent(RemoteAgent):
             ) from None
 
     def stream(
-        self,
-        message: Sendable | None = None,
-        *,
-        key: str | None = None,
-        cancel_remote: bool = True,
-        **options: Unpack[MessageOptions],
+        self, message: Sendable | None = None, **options: Unpack[TurnCallOptions]
     ) -> EventStream:
         """Send a message once in the life of the task, and iterate over the events of its turn.
 
         A later attempt at the turn gets the events again if the agent numbers them, else the
         current task; for a finished call, the task or message that was its answer.
         """
-        name = self._calls.begin(self.address, key)
-        call = CallOptions(context_key=key or "", cancel_remote=cancel_remote)
-        exchange = MessageExchange(self, name, message, options, call)
+        name = self._calls.begin(self.address, options.get("key"))
+        call, said = split_options(self._calls, options)
+        if call.pass_questions:
+            raise ValueError("a stream passes no questions on: send does, or answer them yourself")
+        exchange = MessageExchange(self, name, message, said, call)
         return EventStream(exchange.events(), exchange.reader)
 
     # -- seams of exchanges --------------------------------------------------------------------
@@ -406,7 +428,7 @@ class MessageExchange:
         if self.answer is None and self._call.return_immediately and isinstance(event, Task):
             self.answer = event
         elif self.answer is None:
-            task = await agent.wait(call.task_id, history_length=self._history_length)
+            task = await agent._settled(call.task_id, history_length=self._history_length)
             self.answer = with_final_text(task, said, self.reader.before)
         call = _answered(call, self.answer)
         await attempt.log_call(name, call)
@@ -508,7 +530,7 @@ class MessageExchange:
             except (UnsupportedOperationError, InvalidParamsError, TaskNotFoundError):
                 pass  # it has ended meanwhile: agents report this differently
         yield self.reader.deliver(
-            await agent.wait(task_id, poll=None if is_alone else POLL_SECONDS)
+            await agent._settled(task_id, poll=None if is_alone else POLL_SECONDS)
         )
 
     async def _has_ended(self, task_id: str) -> bool:

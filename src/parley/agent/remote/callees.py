@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
@@ -315,7 +315,7 @@ class LocalAgent(RemoteAgent):
     async def aclose(self) -> None:
         """Do nothing, since there is no connection. Idempotent."""
 
-    async def authorize(self, *args: Any, **options: Any) -> None:
+    async def authorize(self, *args: Any, **options: Any) -> NoReturn:
         """Raise an error: the caller sends the credential to the address that the task names."""
         raise ClientError(
             "a credential goes from the caller to the agent that asks for it: pass the question on "

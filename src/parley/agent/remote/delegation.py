@@ -5,23 +5,24 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Generator, Mapping
-from typing import Any, Unpack, cast
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast, overload
 
-from parley.agent.remote.bound_agent import BoundAgent, MessageOptions, time_limit
+from parley.agent.remote.bound_agent import BoundAgent, TurnCallOptions, split_options, time_limit
 from parley.agent.remote.callees import Callee, address_of, not_used, referred
 from parley.agent.remote.connections import CANCEL_SECONDS, SharedConnection
-from parley.agent.remote.turn_calls import NO_TERMS, CallOptions, CallTerms, TurnCalls
+from parley.agent.remote.turn_calls import NO_TERMS, CallTerms, TurnCalls
 from parley.agent.uses import UsableAgent
+from parley.client.answer import Answer
 from parley.client.calls.service import Unopened
-from parley.client.errors import ClientError, RemoteTaskFailed, Timeout
+from parley.client.errors import ClientError, Timeout
 from parley.client.message import Sendable
 from parley.client.sync import SyncEventStream, SyncRemoteAgent
 from parley.model.blocking import SyncProxy, blocking, wrapping
 from parley.model.errors import A2AError, TaskNotCancelableError
-from parley.model.parts import Message
-from parley.model.tasks import Task, TaskState
 
 log = logging.getLogger("parley.agent")
+
+R = TypeVar("R")
 
 
 class TurnConnection(Unopened):
@@ -71,32 +72,20 @@ async def delegate(
     agent: Callee | BoundAgent | BlockingAgent,
     message: Sendable | None,
     *,
-    key: str | None,
-    pass_questions: bool,
-    progress: bool,
-    artifacts: bool,
-    cancel_remote: bool,
-    timeout: float | None,
+    returns: Any = None,
+    timeout: float | None = None,
     terms: CallTerms = NO_TERMS,
     connection: Mapping[str, Any] = {},
-    context_key: str | None = None,
-    **options: Unpack[MessageOptions],
-) -> Task | Message:
+    **options: Unpack[TurnCallOptions],
+) -> Answer[Any]:
     """Delegate to another agent, and return its answer (``turn.delegate``).
 
     ``terms`` come from a composition, ``connection`` has the options of the connection. When the
-    time of the terms is over, the remote task is canceled. Calls with the same ``context_key``, by
-    default ``key``, share a context of the other agent.
+    time of the terms is over, the remote task is canceled.
     """
     began = asyncio.get_running_loop().time()
-    call = CallOptions(
-        context_key=(key or "") if context_key is None else context_key,
-        pass_questions=pass_questions,
-        progress=progress,
-        artifacts=artifacts,
-        cancel_remote=cancel_remote,
-        terms=terms,
-    )
+    key = options.get("key")
+    call, said = split_options(calls, options, terms)
     if isinstance(agent, BlockingAgent):
         agent = cast("BoundAgent", agent._target)
     if isinstance(agent, BoundAgent):
@@ -112,9 +101,11 @@ async def delegate(
                 raise
             raise Timeout(f"no connection to {address} within {timeout:g} s") from None
     try:
-        answer = await opened.for_call(name).answer(
-            name, message, options, call, timeout=timeout, began=began
+        result = opened._result_type(returns, said.get("skill"))
+        reply = await opened.for_call(name).reply(
+            name, message, said, call, timeout=timeout, began=began
         )
+        answer = opened._answer(reply, result)
     except Timeout as late:
         if terms.seconds is not None and late.task_id:
             await _cancel_late(opened.for_call(name), late.task_id)
@@ -122,13 +113,7 @@ async def delegate(
     finally:
         if opened is not agent:
             opened.release()
-    if isinstance(answer, Task) and answer.state in _FAILURES:
-        raise RemoteTaskFailed(
-            f"the task {answer.id} of {opened.card.name} {_FAILURES[answer.state]}: "
-            f"{answer.text[:500]}",
-            task=answer,
-        )
-    return answer
+    return answer.required() if answer.state.is_terminal else answer
 
 
 async def _cancel_late(agent: BoundAgent, task_id: str) -> None:
@@ -142,24 +127,48 @@ async def _cancel_late(agent: BoundAgent, task_id: str) -> None:
         log.warning("the task %s of %s is not canceled: %s", task_id, agent.card.name, error)
 
 
-_FAILURES = {
-    TaskState.FAILED: "failed",
-    TaskState.CANCELED: "was canceled",
-    TaskState.REJECTED: "was rejected",
-}
-
-
-class _BoundCalls:  # assigned in ``BlockingAgent`` itself, they would get the types of its base
-    send = blocking(BoundAgent.send)
-    stream = wrapping(BoundAgent.stream, SyncEventStream)
-    close = blocking(BoundAgent.aclose)
-
-
-class BlockingAgent(_BoundCalls, SyncRemoteAgent):
+class BlockingAgent(SyncRemoteAgent):
     """``BoundAgent`` with blocking methods, for a function that runs in a thread.
 
     Concurrent calls from several threads need keys: their order is not certain.
     """
+
+    close = blocking(BoundAgent.aclose)
+    if TYPE_CHECKING:
+
+        def stream(
+            self, message: Any = None, **options: Unpack[TurnCallOptions]
+        ) -> SyncEventStream:
+            """Send a message, and iterate over its events: see ``BoundAgent.stream``."""
+            ...
+
+        @overload
+        def send(
+            self,
+            message: Sendable | None = None,
+            *,
+            returns: type[R],
+            timeout: float | None = None,
+            **options: Unpack[TurnCallOptions],
+        ) -> Answer[R]: ...
+
+        @overload
+        def send(
+            self,
+            message: Sendable | None = None,
+            *,
+            returns: object = None,
+            timeout: float | None = None,
+            **options: Unpack[TurnCallOptions],
+        ) -> Answer[Any]: ...
+
+        def send(self, message: Any = None, **options: Any) -> Answer[Any]:
+            """Send a message once in the life of the task: see ``BoundAgent.send``."""
+            ...
+
+    else:
+        send = blocking(BoundAgent.send)
+        stream = wrapping(BoundAgent.stream, SyncEventStream)
 
     def __init__(self, turn: SyncProxy[Any], connection: TurnConnection) -> None:
         SyncProxy.__init__(self, turn._run(connection.open()), turn._thread)

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from parley.agent.remote.connections import Connections
 from parley.engine.caller import chain_id
-from parley.engine.turn.attempt import Answer, Attempt, RemoteCall
+from parley.engine.turn.attempt import Attempt, RemoteCall, UserAnswer
 from parley.extensions.call_chain import MAX_PATH, Chain, ChainBudget
 from parley.model.ids import new_id
 from parley.model.parts import Artifact, Message, Part, Role
@@ -204,7 +204,7 @@ class TurnCalls:
 
     # -- questions -----------------------------------------------------------------------------
 
-    async def ask(self, task: Task, name: str, asker: str = "") -> Answer:
+    async def ask(self, task: Task, name: str, asker: str = "") -> UserAnswer:
         """Ask the caller a remote task's question, and return the answer, in this turn or a later
         one.
 

@@ -26,6 +26,16 @@ class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
     spent: Spent = Spent()
 
     @property
+    def ok(self) -> bool:
+        """True unless the call failed."""
+        return not self.is_error
+
+    @property
+    def files(self) -> tuple[Part, ...]:
+        """The parts that are files."""
+        return tuple([part for part in self.parts if part.is_file])
+
+    @property
     def text(self) -> str:
         """The text of its parts, or its data as JSON if there is none."""
         text = "\n".join(part.text for part in self.parts if isinstance(part.text, str))

@@ -127,13 +127,14 @@ async def send(call: AgentCall, context: typer.Context, options: Send) -> None:
             return
         if settings.async_:
             await note_before(call, agent, message)
-            answer = await agent.send(
+            sent = await agent.send(
                 message,
                 skill=settings.skill,
                 metadata=settings.metadata,
                 history_length=settings.history,
                 return_immediately=True,
             )
+            answer = sent.reply
         else:
             answer = await send_and_wait(call, agent, message)
             await save_files(call, agent, answer, save)

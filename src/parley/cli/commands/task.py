@@ -248,7 +248,7 @@ async def authorize(call: AgentCall, options: Authorize) -> None:
         if not request.callback:
             return
         given = {"error": "access_denied"} if options.refuse else await credential_for(request)
-        await agent.authorize(task, given, trust=options.trust)
+        await agent.authorize(task, given, trust=options.trust, return_immediately=True)
         call.output.note(f"accepted; wait for the task with: {call.command('task get --wait')}")
 
 

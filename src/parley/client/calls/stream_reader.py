@@ -22,11 +22,13 @@ from parley.model.service import A2AService, CallContext, StreamItem
 from parley.model.struct import encode
 from parley.model.tasks import (
     Event,
+    Replied,
     Task,
     TaskArtifactUpdateEvent,
     TaskState,
     TaskStatus,
     TaskStatusUpdateEvent,
+    reply_of,
 )
 from parley.store.fold import Fold, IllegalEvent
 
@@ -64,12 +66,14 @@ def diff(
     return events
 
 
-def new_output(before: Task, now: Task) -> Task:
+def new_output(before: Task | Replied, now: Task | Replied) -> Task:
     """Return ``now`` with only the artifacts and messages that ``before`` did not have.
 
     An artifact that grew has only its new parts; a replaced one is complete. If ``before`` is the
     task at the time of a message, the ``text`` of the result is the output of that message's turn.
+    Raises ``ValueError`` for a direct message.
     """
+    before, now = _task_of(before), _task_of(now)
     if before.id != now.id:
         return now
     known = _message_ids(before)
@@ -78,6 +82,13 @@ def new_output(before: Task, now: Task) -> Task:
         artifacts=tuple(artifact for artifact, _ in _new_artifacts(before, now)),
         history=tuple(message for message in now.history if message.message_id not in known),
     )
+
+
+def _task_of(answer: Task | Replied) -> Task:
+    reply = reply_of(answer)
+    if isinstance(reply, Message):
+        raise ValueError("a direct message is no task: its text is all of its output")
+    return reply
 
 
 def _message_ids(before: Task) -> set[str]:

@@ -129,7 +129,7 @@ class Journal:
     """
 
     def __init__(self) -> None:
-        self.answers: dict[str, Answer] = {}
+        self.answers: dict[str, UserAnswer] = {}
         self.results: dict[str, msgspec.Raw] = {}
         self.live_messages: deque[Message] = deque()
         self.used_keys: set[str] = set()
@@ -195,7 +195,7 @@ class Attempt:
             assert isinstance(started, TurnStarted)
             if started.answers and started.messages:
                 message = started.messages[0]
-                journal.answers[started.answers] = Answer.of(message, replayed=True)
+                journal.answers[started.answers] = UserAnswer.of(message, replayed=True)
             if started.live:
                 journal.live_messages.extend(started.messages)
         for record in records.remembered:
@@ -309,7 +309,7 @@ class Attempt:
 
     # -- questions -----------------------------------------------------------------------------
 
-    async def ask(self, state: TaskState, content: object, key: str | None) -> Answer:
+    async def ask(self, state: TaskState, content: object, key: str | None) -> UserAnswer:
         """Return the answer to a question, or suspend the task until there is one.
 
         Awaits ``before_question`` before the task is suspended, which ends the function.
@@ -326,7 +326,7 @@ class Attempt:
         message = self.message(content)
         writer.write(StepResult(key=f"ask:{key}", value=msgspec.Raw(b"null")))
         await self.runner.park(writer.status(state, message))
-        never: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        never: asyncio.Future[UserAnswer] = asyncio.get_running_loop().create_future()
         return await never  # the runner cancels this function here
 
     def next_question_key(self) -> str:
@@ -463,7 +463,7 @@ def agent_message(content: object, runner: TaskRunner) -> Message:
     )
 
 
-class Answer(Message, frozen=True, kw_only=True, dict=True):
+class UserAnswer(Message, frozen=True, kw_only=True, dict=True):
     """The message that answers a question. It compares and serializes like a message."""
 
     @classmethod
@@ -498,8 +498,8 @@ class Answer(Message, frozen=True, kw_only=True, dict=True):
         return _answer, (self._message(), self.replayed)
 
 
-def _answer(message: Message, replayed: bool) -> Answer:
-    return Answer.of(message, replayed=replayed)
+def _answer(message: Message, replayed: bool) -> UserAnswer:
+    return UserAnswer.of(message, replayed=replayed)
 
 
 _KINDS = (RecordKind.TURN, RecordKind.REMEMBERED)

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from parley.engine.authorizations import forget
 from parley.engine.replies import SharedTimer, Waiters
 from parley.engine.turn.attempt import (
-    Answer,
     Attempt,
     Failed,
     PrivateRecords,
     Rejected,
     Request,
+    UserAnswer,
     agent_message,
     calls_to_cancel,
     forget_values,
@@ -282,7 +282,7 @@ class TaskRunner:
             record, records, record.turn + 1, latest=received.message, received=received
         )
         if question:
-            attempt.journal.answers[question] = Answer.of(received.message, replayed=False)
+            attempt.journal.answers[question] = UserAnswer.of(received.message, replayed=False)
         self.waiters.take(received)
         writer.turn = attempt.turn
         writer.write(turn_taking(received, turn=attempt.turn, answers=question))

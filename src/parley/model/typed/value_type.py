@@ -129,8 +129,7 @@ class _MsgspecType:
     def dump(self, value: Any) -> Any:
         """Return ``value`` as JSON data. Raises ``Mismatch``."""
         try:
-            data = msgspec.to_builtins(value, str_keys=True, enc_hook=_encode)
-            refuse_non_finite(data)
+            data = to_json(value)
         except (TypeError, ValueError, RecursionError) as error:
             raise Mismatch([Violation((), str(error))]) from error
         self.read(data)
@@ -329,6 +328,13 @@ def _raw(value: Any) -> Any:
     if type(value) is dict:
         return {key: _raw(each) for key, each in value.items()}
     return value
+
+
+def to_json(value: Any) -> Any:
+    """Return a value of any supported type as JSON data. Raises ``TypeError``, ``ValueError``."""
+    data = msgspec.to_builtins(value, str_keys=True, enc_hook=_encode)
+    refuse_non_finite(data)
+    return data
 
 
 def refuse_non_finite(value: object) -> None:

@@ -1,9 +1,9 @@
-"""The first wrong fields of a value, from errors of msgspec or pydantic."""
+"""The first wrong fields of a value, from errors of msgspec or pydantic; conflicts of schemas."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import EllipsisType
 from typing import Any, NamedTuple
 
@@ -18,6 +18,8 @@ MAX_VIOLATIONS = 50
 
 MAX_CHOICES = 20
 """The maximum number of choices of an enum in an error."""
+
+_MAX_COMPARED_DEPTH = 16
 
 WHOLE = "$"
 """The field of a violation that concerns the whole value."""
@@ -205,3 +207,52 @@ def _description(text: str, options: list[Schema]) -> str:
         return f"expected {_expected(options)}, got {got}"
     text = _TYPE.sub(lambda found: _WORDS.get(found[1], found[1]), text)
     return text[:1].lower() + text[1:]
+
+
+def conflicts(needed: Schema, given: Schema) -> list[Violation]:
+    """Return the members that a type needs and that values of a ``given`` schema do not have.
+
+    Members of another basic type count too. Unions and open objects are not compared.
+    """
+    return [*_conflicts(needed, given, needed, given, (), 0)]
+
+
+def _conflicts(
+    needed: Any, given: Any, whole: Schema, other: Schema, path: Path, depth: int
+) -> Iterator[Violation]:
+    needed, given = _resolved(needed, whole), _resolved(given, other)
+    wanted, offered = needed.get("type"), given.get("type")
+    if depth > _MAX_COMPARED_DEPTH or not (isinstance(wanted, str) and isinstance(offered, str)):
+        return
+    if wanted != offered and {wanted, offered} != {"integer", "number"}:
+        yield Violation(path, f"expected {_EXPECTED.get(wanted, wanted)}, the card says {offered}")
+        return
+    members = given.get("properties")
+    if wanted == "array":
+        below: list[tuple[Any, Any, Path]] = [
+            (needed.get("items"), given.get("items"), (*path, ...))
+        ]
+    elif wanted == "object" and isinstance(members, Mapping):
+        own = needed.get("properties") or {}
+        below = [(own[name], members[name], (*path, name)) for name in own if name in members]
+        if not given.get("additionalProperties"):
+            for name in needed.get("required") or ():
+                if name not in members:
+                    yield Violation((*path, name), "missing from the schema on the card")
+    else:
+        return
+    for inner, outer, where in below:
+        yield from _conflicts(inner, outer, whole, other, where, depth + 1)
+
+
+def _resolved(schema: Any, whole: Schema) -> Mapping[str, Any]:
+    for _ in range(_MAX_COMPARED_DEPTH):
+        if not isinstance(schema, Mapping):
+            return {}
+        reference = schema.get("$ref")
+        if not isinstance(reference, str):
+            return schema
+        definitions = whole.get("$defs")
+        known = definitions if isinstance(definitions, Mapping) else {}
+        schema = known.get(reference.removeprefix(REF))
+    return {}

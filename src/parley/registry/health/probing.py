@@ -309,7 +309,7 @@ class AgentProbe:
                 asyncio.timeout(self._settings.request_seconds),
                 self._connected(resolved, candidate) as agent,
             ):
-                return failure_of(await agent.send(text))
+                return failure_of((await agent.send(text)).reply)
         except TimeoutError:
             seconds = self._settings.request_seconds
             return f"no response to the probe message within {seconds:g} s"
