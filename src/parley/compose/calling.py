@@ -264,8 +264,9 @@ class Calling:
         except (StoreError, A2AError, HandsOver):
             raise
         except Exception as error:  # the author's function: its failure is the part's failure
-            what = f"task {self.turn.task_id}: the part {called.name!r}"
-            reference = log_incident(log, what, error)
+            task_id = self.turn.task_id
+            what = f"task {task_id}: the part {called.name!r}"
+            reference = log_incident(log, what, error, task_id=task_id)
             return await self._failed(called, key, "failed", f"it failed. Reference: {reference}")
         message = Message(message_id=new_id(), role=Role.AGENT, parts=to_parts(value))
         result = None if called.returns is None else ReturnType(called.returns, called.name)

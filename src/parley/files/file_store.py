@@ -592,7 +592,7 @@ class FileSweeper:
             # The markers go last: after a crash, the file is looked at again.
             await files.objects.delete(keys)
         if removed:
-            log.info("%d files are removed: they have expired, or their tasks are gone", removed)
+            log.debug("%d files are removed: they have expired, or their tasks are gone", removed)
         return removed
 
     async def _decide(

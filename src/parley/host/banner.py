@@ -44,8 +44,12 @@ def banner(
     grpc: str = "",
     role: str = "both",
     publishes: bool = False,
+    page: bool = True,
 ) -> str:
-    """Return the text for a started server: the agents' addresses, and commands to try."""
+    """Return the text for a started server: the agents' addresses, and commands to try.
+
+    ``page``: each agent has a page for people at its own address.
+    """
     durability = (
         "gone when the server stops" if store.startswith("memory:") else "kept between runs"
     )
@@ -62,6 +66,7 @@ def banner(
         lines += [
             title,
             f"  address  {base}",
+            *([f"  page     {base}/"] if page else ()),
             f"  card     {base}/.well-known/agent-card.json",
             *_login_line(agent, base),
             f"  try      {try_command(agent, base)}",

@@ -110,7 +110,7 @@ def log_startup(
         )
     removed = removed_after(agents)
     if removed:
-        log.info("tasks and their files and webhooks are removed when they have ended %s", removed)
+        log.debug("tasks and their files and webhooks are removed when they have ended %s", removed)
     if (
         isinstance(store, MemoryTaskStore)
         and not store.is_shared

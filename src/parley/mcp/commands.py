@@ -163,7 +163,7 @@ def serve(settings: CommandSettings, output: Output, options: McpServeOptions) -
             "waits for an MCP host on standard input; stop with Ctrl-C. "
             "--http serves hosts that connect to it"
         )
-    log_to_stderr("debug" if settings.debug else "warning")
+    log_to_stderr("debug" if settings.debug else "warning", "text")
     try:
         import parley.mcp.http  # noqa: F401
     except ImportError as error:

@@ -12,6 +12,7 @@ import os
 import re
 import threading
 import time
+from typing import Any
 
 MAX_CLOCK_STEP = 60_000
 """The backward step of the clock, in ms, from which ids follow the clock again."""
@@ -83,13 +84,35 @@ INCIDENT_KEY = "urn:parley:incident:v1"
 """The metadata key for the ``reference`` and the ``skill`` in the message of a failed task."""
 
 
-def log_incident(log: logging.Logger, what: str, error: BaseException | None = None) -> str:
+REFERENCE_PREFIX = 16
+"""The number of characters of a task's id that its references begin with: they lead to it."""
+
+
+def log_incident(
+    log: logging.Logger,
+    what: str,
+    error: BaseException | None = None,
+    *,
+    task_id: str = "",
+    has_traceback: bool = True,
+    **fields: Any,
+) -> str:
     """Log that ``what`` failed, with the traceback, and return the reference.
 
-    The traceback belongs to ``error``, or to the exception that is being handled.
+    The traceback belongs to ``error``, or to the exception that is being handled. The reference
+    begins as the task's id, if there is a task. ``fields`` are fields of the record.
     """
     reference = new_id()[-12:]
-    log.error("%s failed (reference %s)", what, reference, exc_info=error or True)
+    if task_id:
+        reference = f"{task_id[:REFERENCE_PREFIX]}-{reference[:4]}"
+        fields["task_id"] = task_id
+    log.error(
+        "%s failed (reference %s)",
+        what,
+        reference,
+        exc_info=(error or True) if has_traceback else None,
+        extra={**fields, "reference": reference},
+    )
     return reference
 
 

@@ -101,7 +101,7 @@ def serve(command: ServeCommand, own: Serve) -> int | None:
         )
     if not given["settings"].grpc_on_card and not has_grpc:
         raise UsageFailure("--no-grpc-on-card: gRPC is served only with --grpc-port")
-    log_to_stderr(command.log_level)
+    log_to_stderr(command.log_level, command.log_format)
     agents = load(own.targets)
 
     from parley.host.app import banner_of, open_app, run_app

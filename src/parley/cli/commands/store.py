@@ -12,7 +12,7 @@ import msgspec
 
 from parley.cli.output.failures import UsageFailure
 from parley.cli.output.streams import Output
-from parley.cli.output.text import parse_span
+from parley.cli.output.text import format_age, parse_span
 from parley.cli.settings.options import Argument, CommandOption
 from parley.cli.store import transfer
 from parley.cli.store.acts import EXITS as EXITS
@@ -42,7 +42,6 @@ Move a store, with all its history:
   parley store import tasks.jsonl --store postgresql://user@host/database"""
 
 NOTHING = Owned(tasks=0, contexts=0, receipts=0)
-UNITS = (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1))
 
 BATCH_SIZE = 200
 """The most tasks that one batch removes."""
@@ -401,16 +400,6 @@ def format_owned(owned: Owned) -> str:
     """Return the counts in words: 2 tasks, 1 context, 0 receipts."""
     counts = {"task": owned.tasks, "context": owned.contexts, "receipt": owned.receipts}
     return ", ".join([count(n, what) for what, n in counts.items()])
-
-
-def format_age(ms: int) -> str:
-    """Return an age in one or two units: 3d 4h, 12s."""
-    left, words = max(0, ms) // 1000, []
-    for unit, length in UNITS:
-        if left >= length:
-            words.append(f"{left // length}{unit}")
-            left %= length
-    return " ".join(words[:2]) or "0s"
 
 
 def format_size(size: float) -> str:

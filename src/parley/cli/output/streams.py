@@ -13,7 +13,6 @@ import io
 import logging
 import os
 import sys
-import textwrap
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -22,6 +21,7 @@ from typing import Any, TextIO, cast
 import msgspec
 
 from parley.cli.output.failures import BROKEN_PIPE, INTERRUPTED, CommandFailure, OutputLost
+from parley.cli.output.log_lines import JsonLines, LogFormatter, TextLines
 from parley.cli.output.redaction import Redactor
 from parley.cli.output.text import TextWriter, visible, visible_json
 from parley.model.struct import encode
@@ -45,7 +45,7 @@ class Output:
         self.is_stream = is_stream
         self.is_debug = debug
         self.redact = redact or Redactor()
-        self.text = TextWriter(sys.stdout.write, dims=_dims())
+        self.text = TextWriter(sys.stdout.write, dims=_dims(sys.stdout))
 
     def document(self, value: Any) -> None:
         """Write one protocol object: alone and formatted, or on its own line."""
@@ -205,30 +205,14 @@ def _report_loss(output: Output, failure: CommandFailure) -> int:
     return failure.exit_status
 
 
-class LogFormatter(logging.Formatter):
-    """Formats one line per record; further lines are indented, so that no text can imitate a
-    record.
+def log_to_stderr(level: str, log_format: str = "") -> None:
+    """Log everything of the server and its agents to stderr.
+
+    ``log_format`` is ``text`` or ``json``; the default is text on a terminal.
     """
-
-    def formatMessage(self, record: logging.LogRecord) -> str:
-        """Return the line of a record and the indented rest of its message."""
-        return visible(super().formatMessage(record)).replace("\n", "\n  ")
-
-    def formatException(self, ei: Any) -> str:
-        """Return an indented traceback."""
-        return textwrap.indent(visible(super().formatException(ei)), "  ")
-
-    def formatStack(self, stack_info: str) -> str:
-        """Return the indented stack of a record."""
-        return textwrap.indent(visible(super().formatStack(stack_info)), "  ")
-
-
-def log_to_stderr(level: str) -> None:
-    """Log everything of the server and its agents to stderr."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(
-        LogFormatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s", "%H:%M:%S")
-    )
+    is_text = log_format == "text" or (not log_format and sys.stderr.isatty())
+    handler.setFormatter(TextLines(colors=_dims(sys.stderr)) if is_text else JsonLines())
     logging.basicConfig(level=level.upper(), handlers=[handler])
     logging.getLogger("parley.audit.lines").setLevel(
         logging.WARNING
@@ -277,10 +261,10 @@ def log_python_errors() -> None:
     )
 
 
-def _dims() -> bool:
-    """Return whether stdout is a terminal that may dim text (https://no-color.org)."""
+def _dims(stream: TextIO) -> bool:
+    """Return whether a stream is a terminal that may show colours (https://no-color.org)."""
     return (
-        sys.stdout.isatty()
+        stream.isatty()
         and not os.environ.get("NO_COLOR")
         and os.environ.get("TERM", "dumb") != "dumb"
     )

@@ -12,12 +12,14 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import unicodedata
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_LENGTHS = (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1))
 _TERM = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
 _PLAIN = re.compile(r"\d+(?:\.\d+)?")
 
@@ -46,6 +48,16 @@ def format_duration(seconds: float) -> str:
         if seconds % _UNITS[unit] == 0:
             return f"{seconds / _UNITS[unit]:g}{unit}"
     return f"{seconds:g}s"
+
+
+def format_age(ms: int) -> str:
+    """Return an age in one or two units: 3d 4h, 12s."""
+    left, words = max(0, ms) // 1000, []
+    for unit, length in _LENGTHS:
+        if left >= length:
+            words.append(f"{left // length}{unit}")
+            left %= length
+    return " ".join(words[:2]) or "0s"
 
 
 # Escaped: all terminal controls, and characters that make a text look different from its content:
@@ -118,6 +130,24 @@ def _shell_word(word: str) -> str:
 def one_line(text: str) -> str:
     """Return ``text`` on one line, with its white space folded."""
     return visible(" ".join(text.split()))
+
+
+def cell(text: str, width: int) -> str:
+    """Return ``text`` on one line in exactly ``width`` columns of a terminal."""
+    text, shown, used = one_line(text), "", 0
+    for each in text:
+        used += _columns(each)
+        if used >= width and (used > width or _columns(text[len(shown) + 1 :])):
+            break
+        shown += each
+    mark = "" if len(shown) == len(text) else "…"
+    return shown + mark + " " * (width - _columns(shown + mark))
+
+
+def _columns(text: str) -> int:
+    """Return the number of a terminal's columns for a text without control characters."""
+    wide = sum([unicodedata.east_asian_width(each) in "WF" for each in text])
+    return len(text) + wide - sum([unicodedata.category(each) in ("Mn", "Me") for each in text])
 
 
 DIM, PLAIN = "\x1b[2m", "\x1b[22m"

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from parley.push.proofs import WebhookCertificate
 
 LEVELS = ("debug", "info", "warning", "error")
+FORMATS = ("text", "json")
 
 _SENT = "What is sent"
 
@@ -130,11 +131,12 @@ def server_settings() -> list[tuple[str, str, str]]:
 
 
 class ServeCommand(msgspec.Struct, frozen=True):
-    """A command line that serves: the server's options, the log level, and all its words."""
+    """A command line that serves: the server's options, its log, and all its words."""
 
     options: dict[str, Any]
     log_level: str
     words: list[str]
+    log_format: str = ""
 
 
 USUAL = {
@@ -153,7 +155,21 @@ class ServeFlags(msgspec.Struct, frozen=True):
             "The log level for stderr: debug (with every request), info, warning, error.", "LEVEL"
         ),
     ] = "info"
-    debug: Annotated[bool, CommandOption("Show tracebacks of errors that stop the server.")] = False
+    log_format: Annotated[
+        str,
+        CommandOption(
+            "The form of the log: text, or json with one object per line.",
+            variable="PARLEY_LOG_FORMAT",
+            choices=FORMATS,
+            default="text on a terminal, else json",
+        ),
+    ] = ""
+    debug: Annotated[
+        bool,
+        CommandOption(
+            "Log everything (--log-level debug), and tracebacks of errors that stop the server."
+        ),
+    ] = False
     help_all: Annotated[bool, CommandOption("Show all options, and exit.")] = False
 
 
@@ -181,15 +197,30 @@ def server_command(
 
         @wraps(function)
         def run(
-            context: typer.Context, log_level: str, debug: bool, help_all: bool, **given: Any
+            context: typer.Context,
+            log_level: str,
+            log_format: str,
+            debug: bool,
+            help_all: bool,
+            **given: Any,
         ) -> None:
             def serve() -> int | None:
                 level = log_level.lower()
-                if level not in LEVELS:
-                    raise UsageFailure(f"--log-level: {level!r} is not one of {', '.join(LEVELS)}")
+                for flag, value, known in (
+                    ("--log-level", level, LEVELS),
+                    ("--log-format", log_format, ("", *FORMATS)),
+                ):
+                    if value not in known:
+                        raise UsageFailure(
+                            f"{flag}: {value!r} is not one of {', '.join(filter(None, known))}"
+                        )
+                if debug and level not in ("debug", "info"):
+                    raise UsageFailure(f"--debug logs everything: leave out --log-level {level}")
+                level = "debug" if debug else level
                 options = _read({flag.name: given.pop(flag.name) for flag in chosen})
                 fill(given, structs)
-                return function(ServeCommand(options, level, context.meta[WORDS]), **given)
+                command = ServeCommand(options, level, context.meta[WORDS], log_format)
+                return function(command, **given)
 
             if status := exit_status_of(Output(is_json=False, debug=debug), serve):
                 raise typer.Exit(status)

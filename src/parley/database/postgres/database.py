@@ -383,7 +383,7 @@ class PostgresSchema:
                     version, name, script = missing[0]
                     if not found:
                         is_new = True
-                        logger.info("%s: new, with schema version %d", address.name, last)
+                        logger.debug("%s: new, with schema version %d", address.name, last)
                     logger.log(
                         logging.DEBUG if is_new else logging.INFO,
                         "%s: bringing the schema to version %d (%s)",

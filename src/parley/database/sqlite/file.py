@@ -309,7 +309,7 @@ def _migrate(connection: sqlite3.Connection, path: Path, schema: SqliteSchema) -
             f"one knows up to {known[-1].version}: upgrade it, or name another file"
         )
     if not current:
-        logger.info("%s: new, with schema version %d", path, known[-1].version)
+        logger.debug("%s: new, with schema version %d", path, known[-1].version)
     level = logging.INFO if current else logging.DEBUG
     for version, name, sql in known:
         if version > current:

@@ -17,6 +17,7 @@ import msgspec
 from parley.engine.content import checked, read, to_parts
 from parley.engine.handoff import HandedConversation
 from parley.engine.skill import Skill
+from parley.engine.turn import turn_log
 from parley.engine.turn.task_writer import TaskWriter
 from parley.engine.turn.waits import Waits
 from parley.extensions.call_chain import Chain
@@ -147,6 +148,8 @@ class Attempt:
     # Class attributes as defaults, since most attempts never change them: keeps direct replies
     # cheap.
     finished = False
+    began = 0.0  # by time.perf_counter; 0 unless the log of turns is on
+    reference = ""  # of a failure that was logged
     ending: Rejected | Failed | A2AError | None = None
     is_canceling = False
     parked = False
@@ -428,6 +431,8 @@ class Attempt:
 
     async def log_call(self, key: str, call: RemoteCall, *, durable: bool = True) -> None:
         """Log a call. With ``durable``, wait until it is durable."""
+        if self.began and call.request is not None and not call.ended:
+            turn_log.note("called", self.runner, self, to=call.address)
         await self.log(f"{CALL_PREFIX}{key}", call, durable=durable)
 
     # -- live messages -------------------------------------------------------------------------

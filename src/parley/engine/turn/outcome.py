@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
 
 from parley.engine.content import check_metadata, checked, to_parts, writable
+from parley.engine.turn import turn_log
 from parley.engine.turn.attempt import Attempt, Failed, NotAuthorized, Rejected
 from parley.model.errors import (
     A2AError,
@@ -18,7 +18,7 @@ from parley.model.errors import (
     PermissionDeniedError,
     UnsupportedOperationError,
 )
-from parley.model.ids import INCIDENT_KEY, log_incident, new_id
+from parley.model.ids import INCIDENT_KEY, new_id
 from parley.model.parts import Artifact, Message, Part, Role
 from parley.model.tasks import Task, TaskState
 from parley.store.protocols.errors import StoreUnavailable
@@ -133,9 +133,6 @@ async def _absorb_cancellation(task: asyncio.Task[None]) -> None:
         await asyncio.sleep(0)  # raises a cancellation that the function did not receive
 
 
-log = logging.getLogger("parley.engine")
-
-
 class TaskOutcome(msgspec.Struct, frozen=True):
     """The turn ends its task in ``state`` with ``message``, after a last ``artifact``.
 
@@ -211,16 +208,15 @@ def _of_failure(attempt: Attempt, failure: BaseException, *, has_task: bool) -> 
     exception only a reference is, and the server's log has the details. An error of another agent
     counts as such an exception: the caller does not know that agent.
     """
-    reason, skill, runner = _reason(failure), attempt.request.skill, attempt.runner
+    reason, skill = _reason(failure), attempt.request.skill
     metadata = reason.metadata if isinstance(reason, Failed | Rejected) else None
     is_rejected = isinstance(reason, Rejected | NotAuthorized)
     if _is_for_caller(reason):
         text = str(reason)
     else:
-        what = f"the skill {skill.id!r}"
-        if has_task or skill.replies != "message":
-            what = f"task {runner.task_id} of context {runner.context_id}: {what}"
-        reference = log_incident(log, what, failure)
+        reference = turn_log.failed(
+            attempt, failure, in_task=has_task or skill.replies != "message"
+        )
         metadata = {INCIDENT_KEY: {"reference": reference, "skill": skill.id}}
         text = f"The agent failed while it worked on this. Reference: {reference}"
     if not has_task:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from parley.engine.authorizations import forget
 from parley.engine.replies import SharedTimer, Waiters
+from parley.engine.turn import turn_log
 from parley.engine.turn.attempt import (
     Attempt,
     Failed,
@@ -174,7 +175,9 @@ class TaskRunner:
             if not self.abandoned:
                 raise
         except Exception:
-            reference = log_incident(log, f"task {self.task_id}")
+            reference = log_incident(
+                log, f"task {self.task_id}", task_id=self.task_id, context_id=self.context_id
+            )
             self.executor.may_have_orphans = True
             self.waiters.refuse(
                 InternalError(f"the server failed; its log says why under {reference}")
@@ -381,7 +384,9 @@ class TaskRunner:
                     async with asyncio.timeout(self.executor.options.cancel_grace):
                         value = await self.executor.invoke(attempt)
                 except (Exception, Failed, Rejected):
-                    log_incident(log, f"the cancellation of task {self.task_id}")
+                    what = f"the cancellation of task {self.task_id}"
+                    facts = turn_log.facts(self, attempt)
+                    log_incident(log, what, **facts)
         await self._end_canceled(value)
 
     async def _end_canceled(self, value: object) -> None:
@@ -396,6 +401,8 @@ class TaskRunner:
     async def _run_turn(self, attempt: Attempt) -> None:
         """Run the function of one attempt, and end or release its turn."""
         self.attempt = attempt
+        if turn_log.is_on():
+            turn_log.begin(attempt)
         failure: BaseException | None = None
         value: object = None
         if not (self.cancel_requested or self.releasing or self.timeout_reason):
@@ -411,10 +418,14 @@ class TaskRunner:
             assert writer is not None
             await writer.flush()
             self.asleep = True
+            if attempt.began:
+                turn_log.note("slept", self, attempt)
         elif attempt.parked:
             assert self.writer is not None
             await self.writer.flush()  # again: the function may have been cancelled during a flush
             self.reply()
+            if attempt.began:
+                turn_log.note(self.writer.fold.state, self, attempt)
         elif self.cancel_requested:  # perhaps during the preparation of the turn
             await self._end_canceled(value)
         elif self.releasing:
@@ -474,6 +485,8 @@ class TaskRunner:
                 outcome = error
         if isinstance(outcome, A2AError):
             self.waiters.refuse(outcome)
+            if attempt.began and not attempt.reference:
+                turn_log.note("rejected", self, attempt)
             return
         if self.receipts or self.executor.retention.history:
             exchange = self._exchange(attempt, outcome)
@@ -483,6 +496,8 @@ class TaskRunner:
         if self.push is not None:
             self.executor.push.deliver_reply(self.push, outcome, self.scope)
         self.waiters.resolve(outcome)
+        if attempt.began:
+            turn_log.note("replied", self, attempt)
 
     def _filter_of(self, request: Request) -> OutputFilter | None:
         return self.executor.output_filters.of(request.extensions, request.accepted_output_modes)
@@ -518,6 +533,8 @@ class TaskRunner:
         await writer.flush()
         self.waiters.resolve(writer.fold.task)
         self.waiters.delegate_pending(self.executor.remote_replies)
+        if turn_log.is_on() and not (attempt is not None and attempt.reference):
+            turn_log.note(state, self, attempt)
 
     async def _clean_up_results(self, attempt: Attempt | None, state: TaskState) -> None:
         """Delete the values of the task, and cancel its calls if it did not succeed."""
@@ -552,6 +569,8 @@ class TaskRunner:
         writer.write(TurnStarted(turn=attempt.turn, attempt=attempt.number, released=True))
         writer.release()
         await writer.flush()
+        if attempt.began:
+            turn_log.note("released", self, attempt)
         self.executor.notify_work()
         if self.store.is_shared:
             self.waiters.delegate(self.executor.remote_replies)

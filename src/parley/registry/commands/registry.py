@@ -99,7 +99,7 @@ def register(app: typer.Typer) -> None:
             raise UsageFailure(
                 "--mtls: give the authorities of the certificates with --tls-client-ca"
             )
-        log_to_stderr(command.log_level)
+        log_to_stderr(command.log_level, command.log_format)
         if command.log_level == "info":
             # Probes call agents all the time: the registry logs their results itself.
             logging.getLogger("parley.client").setLevel(logging.WARNING)
