@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import msgspec
 
-from parley.cli.command import Commands
 from parley.cli.commands.send import Save
 from parley.cli.output.failures import UsageFailure
 from parley.cli.output.redaction import Redactor
+from parley.cli.output.streams import Output
 from parley.cli.settings.options import (
     CALL_OPTIONS,
     EXIT_HELP,
+    LOCAL_OPTIONS,
     SOURCES_HELP,
     Argument,
     CommandOption,
 )
+from parley.cli.settings.table import SETTINGS, CommandSettings
+from parley.cli.store.acts import STORE, STORE_VARIABLE, InStore, StoreCommands
 from parley.model.tasks import Task, TaskState
 
 if TYPE_CHECKING:
@@ -38,8 +42,11 @@ PARLEY_PUSH_CONFIG_CREDENTIALS do not."""
 EPILOG = f"{EXIT_HELP}\n\n{SOURCES_HELP}"
 PANEL = "Interaction"
 WEBHOOK = "Webhook"
+OPERATOR = "All tasks of a store"
+OF_STORE = ("context_id", *LOCAL_OPTIONS)
+"""The settings that the list of all tasks has too."""
 
-COMMANDS = Commands("task", "Show, await, follow and cancel tasks.")
+COMMANDS = StoreCommands("task", "Show, await, follow and cancel tasks.")
 PUSH = COMMANDS.group("push-config", "Manage the webhooks of a task's events.")
 
 
@@ -76,7 +83,7 @@ async def get(call: AgentCall, options: GetOptions) -> None:
         Report(call).task(task)
 
 
-class ListOptions(msgspec.Struct, frozen=True):
+class ListOptions(InStore, frozen=True):
     """The options of ``parley task list``."""
 
     state: Annotated[
@@ -105,11 +112,80 @@ class ListOptions(msgspec.Struct, frozen=True):
         CommandOption("The token of the page to show, from the page before it.", "TOKEN", PANEL),
     ] = ""
     artifacts: Annotated[bool, CommandOption("Include the tasks' artifacts.", panel=PANEL)] = False
+    all: Annotated[
+        bool, CommandOption("The tasks of all callers, from a store of yours.", panel=OPERATOR)
+    ] = False
+    caller: Annotated[
+        str, CommandOption("With --all: only tasks of this caller.", "ID", OPERATOR)
+    ] = ""
 
 
 @COMMANDS.add("list", "context_id", "history", *CALL_OPTIONS, epilog=EPILOG)
-async def list_tasks(call: AgentCall, options: ListOptions) -> None:
-    """List your tasks, the last updated first, page by page."""
+def list_tasks(settings: CommandSettings, output: Output, options: ListOptions) -> int:
+    """List your tasks, the last updated first, page by page.
+
+    With --all the tasks of all callers, for the operator of the --store, also while a server uses
+    it. Nothing is changed.
+    """
+    from parley.cli.calls.agent_call import AgentCall
+
+    if options.all:
+        _list_all(settings, output, options)
+        return 0
+    if options.caller or options.store != os.environ.get(STORE_VARIABLE, STORE):
+        flag = "--caller" if options.caller else "--store"
+        raise UsageFailure(f"{flag} applies to --all; an agent lists only your own tasks")
+    call = AgentCall(settings, output)
+    return call.run(lambda: _list_own(call, options))
+
+
+def _list_all(settings: CommandSettings, output: Output, options: ListOptions) -> None:
+    """List the tasks of a store. Raises ``UsageFailure`` for options of a call."""
+    from parley.cli.store.tasks import PAGE_SIZE, list_tasks, read_token
+    from parley.store.admin.admin import TaskFilter
+
+    given = [each for each in SETTINGS if settings.is_flag(each.field)]
+    flags = [each.spellings[0] for each in given if each.field not in OF_STORE]
+    if flags := [*flags, *(["--artifacts"] if options.artifacts else ())]:
+        raise UsageFailure(
+            f"--all reads a store and calls no agent: leave out {', '.join(flags)}",
+            hint="parley task list --all --store sqlite:///parley.db",
+        )
+    which = TaskFilter(
+        state=parse_state(options.state),
+        context_id=settings.context_id or "",
+        caller=options.caller,
+        before=read_token(options.page_token),
+    )
+    size = options.page_size or PAGE_SIZE
+    if token := options.admin(lambda admin: list_tasks(output, admin, which, size)):
+        output.note(f"next: the same command with --page-token {token}")
+
+
+class ShowOptions(InStore, frozen=True, kw_only=True):
+    """The options of ``parley task show``."""
+
+    name: Annotated[
+        str, Argument("The task's id, its beginning, or the reference of a failure.", "TASK")
+    ]
+    contents: Annotated[
+        bool, CommandOption("Include the texts of messages and the results of steps.")
+    ] = False
+
+
+@COMMANDS.work("show")
+def show(output: Output, admin: Any, options: ShowOptions) -> None:
+    """Show a task of a store with its timeline: turns, steps, questions, calls, deliveries.
+
+    For the operator of the --store, also while a server uses it. Nothing is changed. A reference
+    that a caller got leads to its task.
+    """
+    from parley.cli.store.tasks import show_task
+
+    show_task(output, admin, options.name, contents=options.contents)
+
+
+async def _list_own(call: AgentCall, options: ListOptions) -> None:
     from parley.cli.calls.follow import Report
 
     settings, state = call.settings, parse_state(options.state)

@@ -126,5 +126,5 @@ def _duration(seconds: float | None) -> str:
     if seconds is None:
         return ""
     if seconds < 1:
-        return f"{seconds * 1000:4.0f} ms"
+        return f"{seconds * 1000:{'4.0f' if seconds >= 0.01 else '4.1f'}} ms"
     return f"{seconds:5.1f} s" if seconds < 60 else f"{format_age(round(seconds * 1000)):>7}"

@@ -431,9 +431,9 @@ class Attempt:
 
     async def log_call(self, key: str, call: RemoteCall, *, durable: bool = True) -> None:
         """Log a call. With ``durable``, wait until it is durable."""
+        await self.log(f"{CALL_PREFIX}{key}", call, durable=durable)
         if self.began and call.request is not None and not call.ended:
             turn_log.note("called", self.runner, self, to=call.address)
-        await self.log(f"{CALL_PREFIX}{key}", call, durable=durable)
 
     # -- live messages -------------------------------------------------------------------------
 

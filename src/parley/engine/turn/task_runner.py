@@ -425,7 +425,7 @@ class TaskRunner:
             await self.writer.flush()  # again: the function may have been cancelled during a flush
             self.reply()
             if attempt.began:
-                turn_log.note(self.writer.fold.state, self, attempt)
+                turn_log.note(self.writer.fold.status.state, self, attempt)
         elif self.cancel_requested:  # perhaps during the preparation of the turn
             await self._end_canceled(value)
         elif self.releasing:

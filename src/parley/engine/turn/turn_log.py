@@ -84,7 +84,7 @@ def begin(attempt: Attempt) -> None:
     """Note the start of an attempt. Only a repeated one is logged, except at level debug."""
     attempt.began = perf_counter()
     if attempt.number > 1:
-        note("began again", attempt.runner, attempt)
+        note("began again", attempt.runner, attempt, repeats=True)
     elif log.isEnabledFor(logging.DEBUG):
         _write(logging.DEBUG, "began", attempt.runner, attempt, {})
 
@@ -99,7 +99,7 @@ def note(
     if not _second.has_room(now, is_failure=event == "failed"):
         _second.leave_out(event, now)
         return
-    if attempt is not None and attempt.began:
+    if attempt is not None and attempt.began and not fields:  # the end of a turn
         fields["duration"] = round(now - attempt.began, 6)
     _write(logging.INFO, event, runner, attempt, fields)
 

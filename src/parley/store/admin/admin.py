@@ -10,26 +10,35 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
 from functools import partial
+from heapq import nlargest
 from typing import Any, Literal, TypeVar
 
 import msgspec
 
 from parley.database.sql import Migration, filled
-from parley.model.service import owned_by
+from parley.model.operations import TaskPushNotificationConfig, server_of
+from parley.model.service import caller_of, owned_by
+from parley.model.struct import decode
 from parley.model.tasks import TaskState
 from parley.security.api_keys import ApiKeyRecord, checked
 from parley.security.limits.usage import UsageQuery, UsageRow
 from parley.store.admin.transfer import ExportSource, Rows
 from parley.store.audit.reading import AuditReading
 from parley.store.audit.trail import AuditEntry, AuditLine, AuditPrune
+from parley.store.events import TurnStarted
 from parley.store.protocols.claims import Replica
-from parley.store.protocols.tables import HISTORY_KEPT
-from parley.store.protocols.webhooks import PushState, SuspendedWebhook, WebhookFilter
+from parley.store.protocols.tables import HISTORY_KEPT, NEVER
+from parley.store.protocols.webhooks import (
+    DeliveryAttempt,
+    PushState,
+    SuspendedWebhook,
+    WebhookFilter,
+)
 from parley.store.sql import queries
 from parley.store.sql.rows import append_audit, prune_audit
 from parley.store.sql.store import SqlTaskStore
 from parley.store.tables import TableRows, add_api_key, api_keys, end_api_key, find_usage, secret
-from parley.store.webhooks import suspended_of
+from parley.store.webhooks import last_attempts, suspended_of
 
 T = TypeVar("T")
 
@@ -117,6 +126,59 @@ class Owned(msgspec.Struct, frozen=True, kw_only=True):
     receipts: int
 
 
+class TaskFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """A filter for tasks of all callers, the last changed first; empty fields select all.
+
+    ``caller`` is a caller's id, ``ANONYMOUS_ID`` for callers without one. ``before`` is the last
+    task of the previous page: its time (ms), and its id.
+    """
+
+    state: TaskState = TaskState.UNSPECIFIED
+    context_id: str = ""
+    caller: str = ""
+    before: tuple[int, str] = (NEVER, "")
+
+
+class FoundTask(msgspec.Struct, frozen=True, kw_only=True):
+    """A task as an operator sees it. Times are in ms.
+
+    ``key`` is the task's in the store, ``seq`` the number of its last event, ``lease_owner`` the
+    replica that runs it, ``wakes_at`` is set while it sleeps, ``changed`` is the time of its last
+    status. ``skill`` is empty for an agent with only one, ``attempt`` is the last at its last turn.
+    """
+
+    key: int
+    task_id: str
+    agent: str
+    tenant: str
+    owner: str
+    context_id: str
+    state: TaskState
+    seq: int
+    lease_owner: str
+    wakes_at: int | None
+    changed: int
+    skill: str
+    turn: int
+    attempt: int
+
+
+class TaskWebhook(msgspec.Struct, frozen=True, kw_only=True):
+    """A webhook of a task, without its secrets: only the server of its URL.
+
+    ``delivered`` is the number of the last delivered event, ``recent`` has the last attempts, the
+    newest first.
+    """
+
+    id: str
+    server: str
+    delivered: int
+    state: PushState
+    note: str
+    attempts: int
+    recent: Sequence[DeliveryAttempt]
+
+
 class StoreAdmin(ABC):
     """The administration of one store. All methods raise ``StoreUnavailable``."""
 
@@ -170,6 +232,56 @@ class StoreAdmin(ABC):
         """
         pages = suspended_of(partial(self._rows, query), which)
         return [each for page in pages for each in page]
+
+    def tasks(self, which: TaskFilter, limit: int) -> Sequence[FoundTask]:
+        """Return tasks of all callers, the last changed first. The schema must be current.
+
+        Reads as many tasks as it returns, for each agent, or for each state of a given caller, and
+        those under way.
+        """
+        state = "" if which.state is TaskState.UNSPECIFIED else which.state.value
+        last, chosen = (*which.before,), (state, state)
+        rows: list[Sequence[Any]] = []
+        groups = self._rows("task_groups")
+        if which.caller:
+            context = (which.context_id, which.context_id)
+            for *owner, found in groups:
+                if state in ("", found) and caller_name(owner[2]) == which.caller:
+                    values = (*owner, found, *last, *context, limit, limit)
+                    rows += self._rows("tasks_of_owner", values)
+        elif which.context_id:
+            rows += self._rows("tasks_of_context", (which.context_id, *last, *chosen, limit, limit))
+        else:
+            for agent in {agent for agent, *_ in groups}:
+                branch = (agent, *last, *chosen, limit)
+                rows += self._rows("tasks_of_agent", (*branch, *branch, *branch, limit))
+        found_tasks = [_found(row) for row in rows]
+        return nlargest(limit, found_tasks, key=lambda task: (task.changed, task.task_id))
+
+    def tasks_named(self, prefix: str) -> Sequence[FoundTask]:
+        """Return the first ``MOST_NAMED`` tasks whose ids begin with ``prefix``."""
+        end = prefix[:-1] + chr(ord(prefix[-1]) + 1)
+        return [_found(row) for row in self._rows("tasks_by_id", (prefix, end, MOST_NAMED))]
+
+    def webhooks_of(self, task: FoundTask) -> Sequence[TaskWebhook]:
+        """Return the webhooks of a task, with their last attempts."""
+        bodies: dict[str, list[bytes]] = {}
+        for id, body in self._rows("task_attempts", (task.key,)):
+            bodies.setdefault(id, []).append(bytes(body))
+        return [
+            TaskWebhook(
+                id=id,
+                server=server_of(decode(bytes(config), TaskPushNotificationConfig).url),
+                delivered=cursor,
+                state=PushState(state),
+                note=note,
+                attempts=attempts,
+                recent=last_attempts(bodies.get(id, ())),
+            )
+            for id, config, cursor, state, note, attempts in self._rows(
+                "task_webhooks", (task.key,)
+            )
+        ]
 
     @abstractmethod
     def resume(self, which: WebhookFilter) -> Sequence[SuspendedWebhook]:
@@ -263,6 +375,39 @@ class StoreAdmin(ABC):
     @abstractmethod
     def _owners(self) -> AbstractContextManager[Execute]:
         """Run statements about owners, at one moment. They change nothing."""
+
+
+ANONYMOUS_ID = "anonymous"
+
+MOST_NAMED = 10
+
+
+def caller_name(owner: str) -> str:
+    """Return the id of the caller with an owner key, for people."""
+    return caller_of(owner).id or ANONYMOUS_ID
+
+
+def _found(row: Sequence[Any]) -> FoundTask:
+    key, task_id, agent, tenant, owner, context, state, seq, holder, wakes, changed, *turns = row
+    first, last = [
+        TurnStarted(turn=1) if turn is None else decode(bytes(turn), TurnStarted) for turn in turns
+    ]
+    return FoundTask(
+        key=key,
+        task_id=task_id,
+        agent=agent,
+        tenant=tenant,
+        owner=owner,
+        context_id=context,
+        state=TaskState(state),
+        seq=seq,
+        lease_owner="" if wakes is not None else holder,
+        wakes_at=wakes,
+        changed=changed,
+        skill=first.skill,
+        turn=last.turn,
+        attempt=last.attempt,
+    )
 
 
 def survey_of(rows: Rows, *, now: int, size: int, replicas: Sequence[Replica] | None) -> Survey:

@@ -73,6 +73,11 @@ class AuditReading:
         rows = self._rows("audit_by_time", (after, since, until))
         return (line for line in map(line_of, rows) if which.selects(line))
 
+    def log(self, key: int, task_id: str) -> Iterator[LoggedEvent]:
+        """Yield the records of the task with a key in the store, in the order of its log."""
+        for _, seq, sub, turn, kind, at, payload in self._rows("audit_log", (key,)):
+            yield logged(task_id, seq, sub, turn, RecordKind(kind), at, bytes(payload))
+
     def facts(self, which: AuditFilter, *, content: bool = False) -> Iterator[AuditEntry]:
         """Yield facts of tasks, the oldest first; ``content`` adds texts of messages."""
         since, until = which.span

@@ -100,3 +100,61 @@ WHERE p.state = 'active' AND p.note <> '' AND (p.task > {?} OR (p.task = {?} AND
     AND ({?} = '' OR t.agent = {?}) AND ({?} = '' OR t.tenant = {?})
     AND ({?} = '' OR t.task_id = {?}) AND ({?} = '' OR p.id = {?})
 ORDER BY p.task, p.id {c} LIMIT {?};
+
+-- piece: found_task
+t.key, t.task_id, t.agent, t.tenant, t.owner, t.context_id, t.state, t.seq, t.holder, t.wakes_at,
+t.changed,
+(SELECT l.payload FROM {schema}log l
+    WHERE l.task = t.key AND l.seq = 1 AND l.sub = 1 AND l.kind = 'turn'),
+(SELECT l.payload FROM {schema}log l WHERE l.task = t.key AND l.kind = 'turn' AND l.sub > 0
+    ORDER BY l.seq DESC, l.sub DESC LIMIT 1)
+
+-- piece: later_first
+ORDER BY changed DESC, task_id DESC LIMIT {?}
+
+-- name: task_groups
+-- The callers of tasks, with the states of their tasks.
+SELECT agent, tenant, owner, state FROM {schema}task_counts GROUP BY agent, tenant, owner, state
+HAVING sum(n) <> 0;
+
+-- name: tasks_of_agent
+-- An agent's tasks before a time and an id, the last changed first: those that have ended, that wait
+-- for their callers, and that are under way, each from its index.
+SELECT {found_task} FROM (
+    SELECT * FROM (SELECT x.*, ended_at AS changed FROM {schema}tasks x
+        WHERE agent = {?} AND ended_at IS NOT NULL AND (ended_at, task_id) < ({?}, {?})
+            AND ({?} = '' OR state = {?}) {later_first}) a
+    UNION ALL SELECT * FROM (SELECT x.*, status_at AS changed FROM {schema}tasks x
+        WHERE agent = {?} AND ended_at IS NULL AND NOT (turn_open OR {waiting} OR cancel_requested)
+            AND (status_at, task_id) < ({?}, {?}) AND ({?} = '' OR state = {?}) {later_first}) b
+    UNION ALL SELECT * FROM (SELECT x.*, status_at AS changed FROM {schema}tasks x
+        WHERE agent = {?} AND ended_at IS NULL AND (turn_open OR {waiting} OR cancel_requested)
+            AND (holder <> '' OR turn_open OR {waiting} OR cancel_requested)
+            AND (status_at, task_id) < ({?}, {?}) AND ({?} = '' OR state = {?}) {later_first}) c
+) t {later_first};
+
+-- name: tasks_of_owner
+-- A caller's tasks in a state before a time and an id, of one context or of all.
+SELECT {found_task} FROM (SELECT x.*, status_at AS changed FROM {schema}tasks x
+    WHERE agent = {?} AND tenant = {?} AND owner = {?} AND state = {?}
+        AND (status_at, task_id) < ({?}, {?}) AND ({?} = '' OR context_id = {?}) {later_first}) t
+{later_first};
+
+-- name: tasks_of_context
+SELECT {found_task} FROM (SELECT x.*, status_at AS changed FROM {schema}tasks x
+    WHERE context_id = {?} AND (status_at, task_id) < ({?}, {?}) AND ({?} = '' OR state = {?})
+    {later_first}) t
+{later_first};
+
+-- name: tasks_by_id
+-- The first tasks whose ids are in a range.
+SELECT {found_task} FROM (SELECT x.*, status_at AS changed FROM {schema}tasks x
+    WHERE task_id >= {?} AND task_id < {?} ORDER BY task_id LIMIT {?}) t
+ORDER BY task_id;
+
+-- name: task_webhooks
+SELECT id, config, cursor, state, note, attempts FROM {schema}pushes WHERE task = {?}
+ORDER BY id {c};
+
+-- name: task_attempts
+SELECT push, body FROM {schema}push_attempts WHERE task = {?};

@@ -56,6 +56,10 @@ FROM {schema}audit ORDER BY seq DESC LIMIT 1;
 SELECT {audit_columns}
 FROM {schema}audit ORDER BY seq;
 
+-- name: audit_log
+-- The log of one task, in order.
+SELECT task, seq, sub, turn, kind, at, payload FROM {schema}log WHERE task = {?} ORDER BY seq, sub;
+
 -- name: audit_facts
 -- Records of tasks within a time, the oldest first, each first one with the record of the request.
 -- Nothing follows the end of a task, so those that ended before are passed over.
