@@ -401,8 +401,7 @@ class TaskRunner:
     async def _run_turn(self, attempt: Attempt) -> None:
         """Run the function of one attempt, and end or release its turn."""
         self.attempt = attempt
-        if turn_log.is_on():
-            turn_log.begin(attempt)
+        turn_log.begin(attempt)
         failure: BaseException | None = None
         value: object = None
         if not (self.cancel_requested or self.releasing or self.timeout_reason):

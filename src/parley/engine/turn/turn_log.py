@@ -44,7 +44,7 @@ class _Second:
     def __init__(self) -> None:
         self.ends_at = 0.0
         self.failures = self.others = 0
-        self.left_out: Counter[str] = Counter()
+        self.left_out: Counter[str | TaskState] = Counter()
 
     def has_room(self, now: float, *, is_failure: bool) -> bool:
         """Count a record. Return whether it is within the limit."""
@@ -81,7 +81,12 @@ def is_on() -> bool:
 
 
 def begin(attempt: Attempt) -> None:
-    """Note the start of an attempt. Only a repeated one is logged, except at level debug."""
+    """Note the start of an attempt, if turns are logged.
+
+    The start itself is logged if it is a repeated attempt, and at level debug.
+    """
+    if not log.isEnabledFor(logging.INFO):
+        return
     attempt.began = perf_counter()
     if attempt.number > 1:
         note("began again", attempt.runner, attempt, repeats=True)
@@ -94,6 +99,9 @@ def note(
 ) -> None:
     """Log an event of a turn, or its end in a state, within the limit. Call it if ``is_on``."""
     now = perf_counter()
+    if now < _second.ends_at and event in _second.left_out:  # the way of most, under load
+        _second.left_out[event] += 1
+        return
     if isinstance(event, TaskState):
         event = _ENDS.get(event, "asked")
     if not _second.has_room(now, is_failure=event == "failed"):
