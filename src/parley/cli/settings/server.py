@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from parley.push.proofs import WebhookCertificate
 
 LEVELS = ("debug", "info", "warning", "error")
-FORMATS = ("text", "json")
 
 _SENT = "What is sent"
 
@@ -136,7 +135,7 @@ class ServeCommand(msgspec.Struct, frozen=True):
     options: dict[str, Any]
     log_level: str
     words: list[str]
-    log_format: str = ""
+    log_format: str
 
 
 USUAL = {
@@ -160,7 +159,7 @@ class ServeFlags(msgspec.Struct, frozen=True):
         CommandOption(
             "The form of the log: text, or json with one object per line.",
             variable="PARLEY_LOG_FORMAT",
-            choices=FORMATS,
+            choices=("text", "json"),
             default="text on a terminal, else json",
         ),
     ] = ""
@@ -196,33 +195,21 @@ def server_command(
         own, structs = own_options(function, 1, names)
 
         @wraps(function)
-        def run(
-            context: typer.Context,
-            log_level: str,
-            log_format: str,
-            debug: bool,
-            help_all: bool,
-            **given: Any,
-        ) -> None:
+        def run(context: typer.Context, **given: Any) -> None:
             def serve() -> int | None:
-                level = log_level.lower()
-                for flag, value, known in (
-                    ("--log-level", level, LEVELS),
-                    ("--log-format", log_format, ("", *FORMATS)),
-                ):
-                    if value not in known:
-                        raise UsageFailure(
-                            f"{flag}: {value!r} is not one of {', '.join(filter(None, known))}"
-                        )
-                if debug and level not in ("debug", "info"):
-                    raise UsageFailure(f"--debug logs everything: leave out --log-level {level}")
-                level = "debug" if debug else level
                 options = _read({flag.name: given.pop(flag.name) for flag in chosen})
-                fill(given, structs)
-                command = ServeCommand(options, level, context.meta[WORDS], log_format)
+                fill(given, {**structs, "serve": (ServeFlags, flags_of(ServeFlags))})
+                flags: ServeFlags = given.pop("serve")
+                level = flags.log_level.lower()
+                if level not in LEVELS:
+                    raise UsageFailure(f"--log-level: {level!r} is not one of {', '.join(LEVELS)}")
+                if flags.debug and level not in ("debug", "info"):
+                    raise UsageFailure(f"--debug logs everything: leave out --log-level {level}")
+                level = "debug" if flags.debug else level
+                command = ServeCommand(options, level, context.meta[WORDS], flags.log_format)
                 return function(command, **given)
 
-            if status := exit_status_of(Output(is_json=False, debug=debug), serve):
+            if status := exit_status_of(Output(is_json=False, debug=given["debug"]), serve):
                 raise typer.Exit(status)
 
         flags = [flag for _, flags in structs.values() for flag in flags]

@@ -15,14 +15,7 @@ from parley.cli.output.streams import Output, print_line
 from parley.cli.output.text import cell, format_age, one_line
 from parley.cli.store.acts import require_current
 from parley.cli.store.timeline import Moment, Timeline
-from parley.store.admin.admin import (
-    MOST_NAMED,
-    FoundTask,
-    StoreAdmin,
-    TaskFilter,
-    TaskWebhook,
-    caller_name,
-)
+from parley.store.admin.admin import MOST_NAMED, FoundTask, StoreAdmin, TaskFilter, TaskWebhook
 from parley.store.protocols.tables import NEVER
 from parley.store.protocols.webhooks import PushState
 
@@ -32,8 +25,8 @@ LEAST_PREFIX = 8
 
 _REFERENCE = re.compile(r"(.{16})-[0-9a-f]{4}")
 _ROW = (16, 7, 14, 14, 20, 3)
-_WIDTH = 80
 _INDENT = 47
+_WRAP = textwrap.TextWrapper(80 - _INDENT, break_long_words=False, break_on_hyphens=False)
 _SPANS = ("took", "after", "waited")
 
 
@@ -49,9 +42,9 @@ def list_tasks(output: Output, admin: StoreAdmin, which: TaskFilter, size: int) 
         return token
     print_line(_row("TASK", "CHANGED", "STATE", "SKILL", "CALLER", "TRY"))
     for task in page:
-        age = format_age(now - task.changed)
-        skill, caller = task.skill or task.agent, caller_name(task.owner)
-        print_line(_row(task.task_id[:16], age, _state(task), skill, caller, str(task.attempt)))
+        age, skill = format_age(now - task.changed), task.skill or task.agent
+        about = (task.task_id[:16], age, _state(task), skill, task.caller, str(task.attempt))
+        print_line(_row(*about))
     return token
 
 
@@ -75,20 +68,24 @@ def show_task(output: Output, admin: StoreAdmin, name: str, *, contents: bool) -
     prefix = match[1] if match else name
     if len(prefix) < LEAST_PREFIX:
         raise UsageFailure(f"{name!r} is too short: give {LEAST_PREFIX} characters or more")
-    found = [(task, _read(admin, task, contents)) for task in admin.tasks_named(prefix)]
-    exact = [each for each in found if name in (each[0].task_id, each[1].reference)]
+    named = admin.tasks_named(prefix)
+    found = [each for each in named if each.task_id == name] or named
     if not found:
         raise CommandFailure(
-            "PARLEY_ERR_TASK",
+            "PARLEY_ERR_NOT_FOUND",
             f"the store {admin.name} has no task with the id or the reference {name!r}",
             hint="a reference without a dash is of a request without a task: the server's log has "
             "it; parley task list --all shows the tasks",
         )
-    if len(found) > 1 and len(exact) != 1:
-        ids = ", ".join([task.task_id for task, _ in found])
-        more = " and more" if len(found) == MOST_NAMED else ""
-        raise UsageFailure(f"{name!r} is of several tasks: {ids}{more}")
-    task, line = (exact or found)[0]
+    lines = [(each, _read(admin, each, contents)) for each in found if match or len(found) == 1]
+    if match:
+        lines = [each for each in lines if each[1].reference == name] or lines
+    if len(lines) != 1:
+        ids = ", ".join([task.task_id for task in found])
+        raise UsageFailure(
+            f"{name!r} is of several tasks: {ids}{', ...' if len(found) == MOST_NAMED else ''}"
+        )
+    [(task, line)] = lines
     webhooks = admin.webhooks_of(task)
     moments = sorted([*line.moments, *_deliveries(webhooks)], key=lambda moment: moment.at)
     if output.is_json:
@@ -100,19 +97,18 @@ def show_task(output: Output, admin: StoreAdmin, name: str, *, contents: bool) -
                 | {k: _time(v) if k == "until" else v for k, v in each.details.items()}
                 for each in moments
             ],
-            "webhooks": [msgspec.to_builtins(_webhook(each, task)) for each in webhooks],
+            "webhooks": [
+                {**msgspec.to_builtins(each), "state": _standing(each, task.seq)}
+                for each in webhooks
+            ],
         }
         output.document(document)
         return
     _print(output, admin, task, moments, line.reference)
     for webhook in webhooks:
-        state = _webhook(webhook, task)
-        note = f": {state['note']}" if state["note"] else ""
-        output.text.field(
-            f"Webhook {webhook.id}",
-            f"{webhook.server}, {state['state']}, {state['delivered']} of {task.seq} events, "
-            f"{webhook.attempts} attempts{note}",
-        )
+        done = f"{_standing(webhook, task.seq)}, {webhook.delivered} of {task.seq} events"
+        note = f": {webhook.note}" if webhook.note else ""
+        output.text.field(f"Webhook {webhook.id}", f"{webhook.server}, {done}{note}")
     if match and line.reference != name:
         output.note("the reference is of an incident in this task: the server's log has it")
 
@@ -132,7 +128,7 @@ def _print(
         ("Task", task.task_id),
         ("Context", task.context_id),
         ("Agent", task.agent + (f", tenant {task.tenant}" if task.tenant else "")),
-        ("Caller", caller_name(task.owner)),
+        ("Caller", task.caller),
         ("State", _state(task)),
         ("Attempt", f"{task.attempt} of turn {task.turn}"),
         *([("Skill", task.skill)] if task.skill else ()),
@@ -148,8 +144,8 @@ def _print(
         offset = moment.at - began
         passed = f"+{offset / 1000:.3f}s" if offset < 60_000 else f"+{format_age(offset)}"
         line = f"{_time(moment.at)[11:23]} {passed:>10}  {cell(moment.event, 21)} "
-        details = ", ".join([_detail(*each) for each in moment.details.items() if each[1] != 0])
-        texts = textwrap.wrap(details, _WIDTH - _INDENT, break_long_words=False) or [""]
+        details = ", ".join([_detail(*each) for each in moment.details.items() if each[1]])
+        texts = _WRAP.wrap(details) or [""]
         print_line((line.ljust(_INDENT) + f"\n{' ' * _INDENT}".join(texts)).rstrip())
     output.text.gap()
 
@@ -167,35 +163,25 @@ def _deliveries(webhooks: Sequence[TaskWebhook]) -> list[Moment]:
     moments = []
     for webhook in webhooks:
         for each in webhook.recent:
-            details: dict[str, Any] = {"webhook": webhook.id, "try": each.number}
-            details["took"] = each.duration
-            if event := each.delivery_id.rpartition("/")[2]:
-                details["number"] = event
-            if each.status:
-                details["status"] = each.status
-            if each.error:
-                details["error"] = each.error
+            details: dict[str, Any] = {
+                "webhook": webhook.id,
+                "number": each.delivery_id.rpartition("/")[2],
+                "status": each.status,
+                "error": each.error,
+                "took": each.duration,
+            }
             event = "webhook.failed" if each.error else "webhook.delivered"
             moments.append(Moment(at=each.at, event=event, details=details))
     return moments
 
 
-def _webhook(webhook: TaskWebhook, task: FoundTask) -> dict[str, Any]:
-    state = webhook.state.name.lower()
+def _standing(webhook: TaskWebhook, last: int) -> str:
+    """Return the state of a webhook of a task with so many events, in words."""
     if webhook.state is PushState.ACTIVE and webhook.note:
-        state = "failing"
-    elif webhook.state is PushState.ACTIVE:
-        state = "waiting" if webhook.delivered < task.seq else "up to date"
-    elif webhook.state is PushState.DONE:
-        state = "delivered"
-    return {
-        "id": webhook.id,
-        "server": webhook.server,
-        "state": state,
-        "note": webhook.note,
-        "delivered": webhook.delivered,
-        "attempts": webhook.attempts,
-    }
+        return "failing"
+    if webhook.state is PushState.ACTIVE and webhook.delivered < last:
+        return "waiting"
+    return "suspended" if webhook.state is PushState.SUSPENDED else "delivered"
 
 
 def _row(*texts: str) -> str:
@@ -209,20 +195,10 @@ def _state(task: FoundTask) -> str:
 
 
 def _document(task: FoundTask) -> dict[str, Any]:
-    return {
-        "task": task.task_id,
-        "context": task.context_id,
-        "agent": task.agent,
-        "tenant": task.tenant,
-        "skill": task.skill,
-        "caller": caller_name(task.owner),
-        "state": task.state.value,
-        "changed": _time(task.changed),
-        "turn": task.turn,
-        "attempt": task.attempt,
-        "heldBy": task.lease_owner,
-        "wakesAt": None if task.wakes_at in (None, NEVER) else _time(task.wakes_at or 0),
-    }
+    found: dict[str, Any] = msgspec.to_builtins(task) | {"caller": task.caller}
+    del found["key"], found["owner"]
+    wakes_at = None if task.wakes_at in (None, NEVER) else _time(task.wakes_at or 0)
+    return found | {"changed": _time(task.changed), "wakesAt": wakes_at}
 
 
 def _time(ms: int) -> str:

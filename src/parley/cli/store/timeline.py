@@ -56,29 +56,18 @@ class Timeline:
         self._artifacts: dict[str, Moment] = {}
 
     def read(self, records: Iterable[LoggedEvent]) -> None:
-        """Add the moments of some records; the first two are read together."""
-        created: LoggedEvent | None = None
+        """Add the moments of some records."""
         for record in records:
-            if isinstance(record.event, Task):
-                created = record
-                continue
-            if created is not None:
-                is_request = (record.seq, record.sub) == (created.seq, 1)
-                self._create(created, record if is_request else None)
-                created = None
             self._add(record)
-        if created is not None:
-            self._create(created, None)
-
-    def _create(self, record: LoggedEvent, asked: LoggedEvent | None) -> None:
-        self._fact(record, asked)
-        request = asked.event if asked is not None else None
-        if not isinstance(request, TurnStarted) or request.attempt:
-            self._note(record, "turn.started", {"turn": 1, "attempt": 1})
 
     def _add(self, record: LoggedEvent) -> None:
         event = record.event
         match event:
+            case Task():
+                self._fact(record)
+                self._note(record, "turn.started", {"turn": 1, "attempt": 1})
+            case TurnStarted(attempt=0):  # the first turn is queued, and has not begun
+                self.moments.pop()
             case TaskArtifactUpdateEvent():
                 self._artifact(record, event)
             case StepResult():
@@ -97,9 +86,9 @@ class Timeline:
             case _:
                 self._fact(record)
 
-    def _fact(self, record: LoggedEvent, asked: LoggedEvent | None = None) -> None:
+    def _fact(self, record: LoggedEvent) -> None:
         """Add a fact of the audit."""
-        fact = fact_of(record, self._owner, asked, content=self._content)
+        fact = fact_of(record, self._owner, content=self._content)
         if fact is None:
             return
         details: dict[str, Any] = {} if fact.actor == SERVER else {"caller": fact.actor}

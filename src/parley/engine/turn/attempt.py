@@ -433,7 +433,7 @@ class Attempt:
         """Log a call. With ``durable``, wait until it is durable."""
         await self.log(f"{CALL_PREFIX}{key}", call, durable=durable)
         if self.began and call.request is not None and not call.ended:
-            turn_log.note("called", self.runner, self, to=call.address)
+            turn_log.note("called", self.runner.facts, to=call.address)
 
     # -- live messages -------------------------------------------------------------------------
 

@@ -214,9 +214,10 @@ def _of_failure(attempt: Attempt, failure: BaseException, *, has_task: bool) -> 
     if _is_for_caller(reason):
         text = str(reason)
     else:
-        reference = turn_log.failed(
-            attempt, failure, in_task=has_task or skill.replies != "message"
-        )
+        fields = attempt.runner.facts()
+        if skill.replies != "message":
+            fields["task_id"] = attempt.runner.task_id
+        reference = attempt.reference = turn_log.failed(failure, fields, attempt.began)
         metadata = {INCIDENT_KEY: {"reference": reference, "skill": skill.id}}
         text = f"The agent failed while it worked on this. Reference: {reference}"
     if not has_task:

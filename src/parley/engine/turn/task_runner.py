@@ -49,6 +49,7 @@ from parley.engine.turn.usage import TaskMeter
 from parley.model.errors import A2AError, InternalError, shutting_down
 from parley.model.ids import log_incident, new_id
 from parley.model.parts import Message
+from parley.model.service import caller_of
 from parley.model.tasks import TERMINAL_STATES, TaskState
 from parley.store.events import CancelRequested, LoggedEvent, MessageReceived, Scope, TurnStarted
 from parley.store.fold import Fold
@@ -385,8 +386,7 @@ class TaskRunner:
                         value = await self.executor.invoke(attempt)
                 except (Exception, Failed, Rejected):
                     what = f"the cancellation of task {self.task_id}"
-                    facts = turn_log.facts(self, attempt)
-                    log_incident(log, what, **facts)
+                    log_incident(log, what, **self.facts())
         await self._end_canceled(value)
 
     async def _end_canceled(self, value: object) -> None:
@@ -401,7 +401,7 @@ class TaskRunner:
     async def _run_turn(self, attempt: Attempt) -> None:
         """Run the function of one attempt, and end or release its turn."""
         self.attempt = attempt
-        turn_log.begin(attempt)
+        attempt.began = turn_log.begin(attempt.number, self.facts)
         failure: BaseException | None = None
         value: object = None
         if not (self.cancel_requested or self.releasing or self.timeout_reason):
@@ -418,13 +418,13 @@ class TaskRunner:
             await writer.flush()
             self.asleep = True
             if attempt.began:
-                turn_log.note("slept", self, attempt)
+                turn_log.note("slept", self.facts, attempt.began)
         elif attempt.parked:
             assert self.writer is not None
             await self.writer.flush()  # again: the function may have been cancelled during a flush
             self.reply()
             if attempt.began:
-                turn_log.note(self.writer.fold.status.state, self, attempt)
+                turn_log.note(self.writer.fold.status.state, self.facts, attempt.began)
         elif self.cancel_requested:  # perhaps during the preparation of the turn
             await self._end_canceled(value)
         elif self.releasing:
@@ -485,7 +485,7 @@ class TaskRunner:
         if isinstance(outcome, A2AError):
             self.waiters.refuse(outcome)
             if attempt.began and not attempt.reference:
-                turn_log.note("rejected", self, attempt)
+                turn_log.note("rejected", self.facts, attempt.began)
             return
         if self.receipts or self.executor.retention.history:
             exchange = self._exchange(attempt, outcome)
@@ -496,7 +496,7 @@ class TaskRunner:
             self.executor.push.deliver_reply(self.push, outcome, self.scope)
         self.waiters.resolve(outcome)
         if attempt.began:
-            turn_log.note("replied", self, attempt)
+            turn_log.note("replied", self.facts, attempt.began)
 
     def _filter_of(self, request: Request) -> OutputFilter | None:
         return self.executor.output_filters.of(request.extensions, request.accepted_output_modes)
@@ -532,8 +532,8 @@ class TaskRunner:
         await writer.flush()
         self.waiters.resolve(writer.fold.task)
         self.waiters.delegate_pending(self.executor.remote_replies)
-        if turn_log.is_on() and not (attempt is not None and attempt.reference):
-            turn_log.note(state, self, attempt)
+        if attempt is None or not attempt.reference:
+            turn_log.note(state, self.facts, 0.0 if attempt is None else attempt.began)
 
     async def _clean_up_results(self, attempt: Attempt | None, state: TaskState) -> None:
         """Delete the values of the task, and cancel its calls if it did not succeed."""
@@ -569,7 +569,7 @@ class TaskRunner:
         writer.release()
         await writer.flush()
         if attempt.began:
-            turn_log.note("released", self, attempt)
+            turn_log.note("released", self.facts, attempt.began)
         self.executor.notify_work()
         if self.store.is_shared:
             self.waiters.delegate(self.executor.remote_replies)
@@ -730,6 +730,18 @@ class TaskRunner:
         self.holds = False
         if self.writer is not None:
             self.writer.show()
+
+    def facts(self) -> dict[str, Any]:
+        """Return the fields that name the task and its current turn in a log."""
+        scope, attempt = self.scope, self.attempt
+        caller = caller_of(scope.owner) if attempt is None else attempt.request.caller
+        found = {"agent": scope.agent, "caller": caller.id, "context_id": self.context_id}
+        if self.writer is not None:
+            found["task_id"] = self.task_id
+        if attempt is None:
+            return found
+        skill = attempt.request.skill.id
+        return {**found, "skill": skill, "turn": attempt.turn, "attempt": attempt.number}
 
     def reply(self) -> None:
         """Reply to the turn's waiters with the current task; the turn continues."""

@@ -11,16 +11,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
+from collections.abc import Callable
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from parley.model.ids import log_incident
-from parley.model.service import caller_of
 from parley.model.tasks import TaskState
-
-if TYPE_CHECKING:
-    from parley.engine.turn.attempt import Attempt
-    from parley.engine.turn.task_runner import TaskRunner
 
 log = logging.getLogger("parley.turns")
 
@@ -32,10 +28,12 @@ _ENDS = {
     TaskState.FAILED: "failed",
     TaskState.CANCELED: "canceled",
     TaskState.REJECTED: "rejected",
-    TaskState.INPUT_REQUIRED: "asked",
     TaskState.AUTH_REQUIRED: "needs authorization",
 }
-"""The event of a turn that leaves its task in a state."""
+"""The event of a turn that leaves its task in a state; in any other state it asks."""
+
+Facts = Callable[[], dict[str, Any]]
+"""Returns the fields that name a turn. They are asked for only if a record is written."""
 
 
 class _Second:
@@ -60,8 +58,7 @@ class _Second:
     def leave_out(self, event: str, now: float) -> None:
         """Count an event that is not logged, and report it when the second is over."""
         if not self.left_out:
-            loop = asyncio.get_running_loop()
-            loop.call_later(max(0.0, self.ends_at - now), self.report)
+            asyncio.get_running_loop().call_later(self.ends_at - now, self.report)
         self.left_out[event] += 1
 
     def report(self) -> None:
@@ -75,82 +72,57 @@ class _Second:
 _second = _Second()
 
 
-def is_on() -> bool:
-    """Return whether turns are logged."""
-    return log.isEnabledFor(logging.INFO)
+def begin(number: int, facts: Facts) -> float:
+    """Return the time at which an attempt begins, 0 if turns are not logged.
 
-
-def begin(attempt: Attempt) -> None:
-    """Note the start of an attempt, if turns are logged.
-
-    The start itself is logged if it is a repeated attempt, and at level debug.
+    The beginning is logged if this is a repeated attempt, and at level debug.
     """
     if not log.isEnabledFor(logging.INFO):
-        return
-    attempt.began = perf_counter()
-    if attempt.number > 1:
-        note("began again", attempt.runner, attempt, repeats=True)
+        return 0.0
+    if number > 1:
+        note("began again", facts)
     elif log.isEnabledFor(logging.DEBUG):
-        _write(logging.DEBUG, "began", attempt.runner, attempt, {})
+        _write(logging.DEBUG, "began", facts())
+    return perf_counter()
 
 
-def note(
-    event: str | TaskState, runner: TaskRunner, attempt: Attempt | None, **fields: Any
-) -> None:
-    """Log an event of a turn, or its end in a state, within the limit. Call it if ``is_on``."""
+def note(event: str | TaskState, facts: Facts, began: float = 0.0, **fields: Any) -> None:
+    """Log an event of a turn, or its end in a state, within the limit, if turns are logged."""
     now = perf_counter()
     if now < _second.ends_at and event in _second.left_out:  # the way of most, under load
         _second.left_out[event] += 1
+        return
+    if not log.isEnabledFor(logging.INFO):
         return
     if isinstance(event, TaskState):
         event = _ENDS.get(event, "asked")
     if not _second.has_room(now, is_failure=event == "failed"):
         _second.leave_out(event, now)
         return
-    if attempt is not None and attempt.began and not fields:  # the end of a turn
-        fields["duration"] = round(now - attempt.began, 6)
-    _write(logging.INFO, event, runner, attempt, fields)
+    if began:
+        fields["duration"] = round(now - began, 6)
+    _write(logging.INFO, event, {**fields, **facts()})
 
 
-def failed(attempt: Attempt, failure: BaseException, *, in_task: bool) -> str:
+def failed(error: BaseException, fields: dict[str, Any], began: float) -> str:
     """Log the unexpected exception that ended a turn. Return the reference for the caller."""
-    runner, now = attempt.runner, perf_counter()
-    fields = facts(runner, attempt, in_task=in_task)
-    what = f"the skill {attempt.request.skill.id!r}"
-    if in_task:
-        what = f"task {runner.task_id} of context {runner.context_id}: {what}"
-    if attempt.began:
-        fields["duration"] = round(now - attempt.began, 6)
+    now = perf_counter()
     has_room = _second.has_room(now, is_failure=True)
+    what = _named(fields)
     if not has_room:
-        what = f"{what} ({type(failure).__name__}; many failures, so without traceback)"
-    attempt.reference = log_incident(
-        log, what, failure, has_traceback=has_room, event="failed", **fields
-    )
-    return attempt.reference
+        what = f"{what} ({type(error).__name__}; many failures, so without traceback)"
+    if began:
+        fields["duration"] = round(now - began, 6)
+    return log_incident(log, what, error, has_traceback=has_room, event="failed", **fields)
 
 
-def facts(runner: TaskRunner, attempt: Attempt | None, *, in_task: bool = True) -> dict[str, Any]:
-    """Return the fields that name a turn."""
-    caller = caller_of(runner.scope.owner) if attempt is None else attempt.request.caller
-    found: dict[str, Any] = {
-        "agent": runner.scope.agent,
-        "context_id": runner.context_id,
-        "caller": caller.id or caller.client,
-    }
-    if in_task:
-        found["task_id"] = runner.task_id
-    if attempt is not None:
-        found |= {"skill": attempt.request.skill.id, "turn": attempt.turn}
-        found["attempt"] = attempt.number
-    return found
+def _named(fields: dict[str, Any]) -> str:
+    """Return a turn in words."""
+    skill = f"the skill {fields['skill']!r}" if "skill" in fields else "the turn"
+    if "task_id" not in fields:
+        return skill
+    return f"task {fields['task_id']} of context {fields['context_id']}: {skill}"
 
 
-def _write(
-    level: int, event: str, runner: TaskRunner, attempt: Attempt | None, fields: dict[str, Any]
-) -> None:
-    in_task = runner.writer is not None
-    fields |= facts(runner, attempt, in_task=in_task)
-    task = f"task {runner.task_id} of context {runner.context_id}: " if in_task else ""
-    what = f"the skill {attempt.request.skill.id!r} {event}" if attempt is not None else event
-    log.log(level, "%s%s", task, what, extra={"event": event, **fields})
+def _write(level: int, event: str, fields: dict[str, Any]) -> None:
+    log.log(level, "%s %s", _named(fields), event, extra={"event": event, **fields})

@@ -139,7 +139,7 @@ class TaskFilter(msgspec.Struct, frozen=True, kw_only=True):
     before: tuple[int, str] = (NEVER, "")
 
 
-class FoundTask(msgspec.Struct, frozen=True, kw_only=True):
+class FoundTask(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A task as an operator sees it. Times are in ms.
 
     ``key`` is the task's in the store, ``seq`` the number of its last event, ``lease_owner`` the
@@ -162,8 +162,13 @@ class FoundTask(msgspec.Struct, frozen=True, kw_only=True):
     turn: int
     attempt: int
 
+    @property
+    def caller(self) -> str:
+        """The id of the caller."""
+        return caller_name(self.owner)
 
-class TaskWebhook(msgspec.Struct, frozen=True, kw_only=True):
+
+class TaskWebhook(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A webhook of a task, without its secrets: only the server of its URL.
 
     ``delivered`` is the number of the last delivered event, ``recent`` has the last attempts, the
