@@ -198,7 +198,7 @@ def test_what_callers_say_is_shown_in_a_servers_log_and_forges_no_line(parley, t
     (tmp_path / "logging_agent.py").write_text(LOGGING, "utf-8")
     words = ["serve", "logging_agent.py", "--port", "0", "--store", "memory:"]
     forged = "12:00:00 ERROR   parley: forged"
-    with Running([*words, "--log-level", "debug"], tmp_path) as server:
+    with Running([*words, "--debug", "--log-format", "text"], tmp_path) as server:
         url = server.until("Ctrl-C stops the server").split("address  ")[1].split()[0]
         said = SAID.replace("\0", "") + f"\n{forged}"
         parley("send", "-a", url, said, "--context-id", hostile.TRICKS)

@@ -43,7 +43,9 @@ def test_a_file_is_served_with_a_banner_that_can_be_followed(file, parley, tmp_p
         said = server.until("Ctrl-C stops the server")
         url = address_in(said)
         assert "Echo agent" in said
-        assert f"{url}/.well-known/agent-card.json" in said
+        assert said.startswith(
+            f"Echo agent\n  address  {url}\n  page     {url}/\n  card     {url}/."
+        )
         assert f"parley send -a {url} 'Say $this'" in said
         assert "kept between runs (sqlite:///parley.db)" in said
         ran = parley("send", "-a", url, "hello")
@@ -114,6 +116,8 @@ def test_what_cannot_be_served_is_said_in_a_line(parley, tmp_path, code, target,
         (("--files", "echo.py"), 1, "echo.py is not a directory"),
         (("--files", "s3://UPPER_case"), 2, "a directory, s3://bucket/prefix, or none"),
         (("--log-level", "loud"), 2, "not one of debug, info"),
+        (("--log-format", "xml"), 2, "not one of text, json"),
+        (("--debug", "--log-level", "error"), 2, "leave out --log-level error"),
         (("--host", "no.such.host.invalid"), 1, "no.such.host.invalid"),
         (("--port", "99999"), 1, "99999"),
         (("--url", "nonsense"), 2, "nonsense"),
