@@ -19,6 +19,7 @@ import parley
 from parley import Agent, Turn
 from parley.cli.output.streams import JsonLines, TextLines
 from parley.engine.turn import turn_log
+from parley.model.errors import InternalError
 from tests.cli.test_hostile import unsafe_in
 from tests.kit.processes import Running
 
@@ -214,7 +215,7 @@ def test_many_turns_are_counted_and_every_failure_keeps_its_reference(
         async with parley.connect(agent) as remote:
             for _ in range(3 * turn_log.MOST_RECORDS):
                 await remote.send("work")
-                with pytest.raises(parley.InternalError) as failure:
+                with pytest.raises(InternalError) as failure:
                     await remote.send("fail")
                 told.append(str(failure.value).split()[-1])
 

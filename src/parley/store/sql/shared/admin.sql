@@ -119,7 +119,7 @@ HAVING sum(n) <> 0;
 
 -- name: tasks_of_agent
 -- An agent's tasks before a time and an id, the last changed first: those that have ended, that wait
--- for their callers, and that are under way, each from its index.
+-- for their callers, and that are under way, each from its index (the last one has no agent first).
 SELECT {found_task} FROM (
     SELECT * FROM (SELECT x.*, ended_at AS changed FROM {schema}tasks x
         WHERE agent = {?} AND ended_at IS NOT NULL AND (ended_at, task_id) < ({?}, {?})
@@ -128,7 +128,7 @@ SELECT {found_task} FROM (
         WHERE agent = {?} AND ended_at IS NULL AND NOT (turn_open OR {waiting} OR cancel_requested)
             AND (status_at, task_id) < ({?}, {?}) AND ({?} = '' OR state = {?}) {later_first}) b
     UNION ALL SELECT * FROM (SELECT x.*, status_at AS changed FROM {schema}tasks x
-        WHERE agent = {?} AND ended_at IS NULL AND (turn_open OR {waiting} OR cancel_requested)
+        WHERE agent || '' = {?} AND ended_at IS NULL AND (turn_open OR {waiting} OR cancel_requested)
             AND (holder <> '' OR turn_open OR {waiting} OR cancel_requested)
             AND (status_at, task_id) < ({?}, {?}) AND ({?} = '' OR state = {?}) {later_first}) c
 ) t {later_first};
