@@ -83,6 +83,7 @@ async def stuck(turn: Turn) -> str:
 '''
 
 
+VARYING = ("webhook.delivered", "call.accepted")
 SECRETS = ("sk-planted-result", "Which boat?", "the secret red", "sk-planted-url", "token-of-ada")
 
 
@@ -183,7 +184,7 @@ def test_an_operator_sees_the_tasks_of_all_callers_while_they_are_served(
         assert (shown["taskId"], shown["reference"]) == (failed.id, reference)
         assert events(shown) == ["task.created", "turn.started", "task.working", "task.failed"]
         ran = parley("task", "show", ordered.id[:16], "--store", url, "-o", "json")
-        assert [each for each in events(ran.document) if not each.startswith("webhook.")] == [
+        assert [each for each in events(ran.document) if each not in VARYING] == [
             "task.created", "turn.started", "step.finished", "task.input_required",
             "message.received", "task.answered", "call.sent", "call.answered", "artifact",
             "artifact", "task.completed",
