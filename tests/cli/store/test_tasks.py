@@ -75,6 +75,7 @@ async def breaks(turn: Turn) -> None:
 async def stuck(turn: Turn) -> str:
     """Hangs in the first attempt, and ends in the second."""
     await turn.working("soon")
+    await turn.step("begun", charge)  # durable, and the status before it
     if not Path("once").exists():
         Path("once").touch()
         print("attempt", flush=True)
