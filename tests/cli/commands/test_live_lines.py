@@ -26,7 +26,11 @@ from tests.kit.processes import Running
 posix = pytest.mark.skipif(os.name != "posix", reason="terminals as POSIX has them")
 
 AGENT = '''
+import logging
+
 from parley import Agent, Turn
+
+logging.getLogger("shop").info("loaded before the banner")
 
 other = Agent("Other")
 
@@ -131,6 +135,8 @@ def test_a_terminal_shows_a_line_for_what_happens_to_each_turn(folder: Path) -> 
             said = ""
             while len(re.findall("completed", said)) < 2:
                 said += screen.readline()
+            assert re.match(r"\d\d:\d\d:\d\d INFO    shop: loaded before the banner\r\n", said)
+            said = said.partition("\n")[2]
     finally:
         server.send_signal(signal.SIGTERM)
         server.wait(30)

@@ -101,7 +101,8 @@ def serve(command: ServeCommand, own: Serve) -> int | None:
         )
     if not given["settings"].grpc_on_card and not has_grpc:
         raise UsageFailure("--no-grpc-on-card: gRPC is served only with --grpc-port")
-    log_to_stderr(command.log_level, command.log_format)
+    debugs = command.log_level == "debug"
+    release = log_to_stderr(command.log_level, command.log_format, holds=not debugs)
     agents = load(own.targets)
 
     from parley.host.app import banner_of, open_app, run_app
@@ -110,13 +111,13 @@ def serve(command: ServeCommand, own: Serve) -> int | None:
     with wrong_usage():
         options = ServerOptions(**given, tenants=load_tenants(own.tenant))
         app = open_app(agents, options)
+
+    def listening(address: str) -> None:
+        print_line(banner_of(app, agents, options, address))
+        release()
+
     with reporting(str(options.store)):
-        run_app(
-            app,
-            options,
-            access_log=command.log_level == "debug",
-            on_listening=lambda address: print_line(banner_of(app, agents, options, address)),
-        )
+        run_app(app, options, access_log=debugs, on_listening=listening)
     return None
 
 

@@ -320,21 +320,31 @@ def _duration(seconds: float | None) -> str:
     return f"{seconds:5.1f} s" if seconds < 60 else f"{format_age(round(seconds * 1000)):>7}"
 
 
-def log_to_stderr(level: str, log_format: str = "") -> None:
+def log_to_stderr(level: str, log_format: str = "", *, holds: bool = False) -> Callable[[], None]:
     """Log everything of the server and its agents to stderr.
 
-    ``log_format`` is ``text`` or ``json``; the default is text on a terminal.
+    ``log_format`` is ``text`` or ``json``; the default is text on a terminal. With ``holds``
+    records below WARNING wait for a call of the returned function, or for a warning.
     """
+    from logging.handlers import MemoryHandler  # slow to import
+
     handler = logging.StreamHandler(sys.stderr)
     is_text = log_format == "text" or (not log_format and sys.stderr.isatty())
     handler.setFormatter(TextLines(colors=_dims(sys.stderr)) if is_text else JsonLines())
-    logging.basicConfig(level=level.upper(), handlers=[handler])
+    held = MemoryHandler(1000, logging.WARNING if holds else logging.NOTSET, handler)
+    logging.basicConfig(level=level.upper(), handlers=[held])
     logging.getLogger("parley.audit.lines").setLevel(
         logging.WARNING
     )  # parley audit shows these lines
     if level != "debug":
         for name in ("httpx", "httpx2"):  # these libraries log each request at level info
             logging.getLogger(name).setLevel(logging.WARNING)
+
+    def release() -> None:
+        held.flushLevel = logging.NOTSET
+        held.flush()
+
+    return release
 
 
 def prepare_streams() -> None:

@@ -1,4 +1,4 @@
-"""The operator's view of tasks: those of all callers, and one with its timeline."""
+"""The operator's view: the tasks of all callers, and a task with its timeline."""
 
 from __future__ import annotations
 

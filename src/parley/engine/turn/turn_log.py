@@ -21,7 +21,7 @@ from parley.model.tasks import TaskState
 log = logging.getLogger("parley.turns")
 
 MOST_RECORDS = 20
-"""The limit of a second for records, and another one of this size for failures."""
+"""The limit of a second for records of failures, and the limit for other records."""
 
 _ENDS = {
     TaskState.COMPLETED: "completed",
