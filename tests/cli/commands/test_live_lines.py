@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from time import perf_counter
 
 import pytest
 
@@ -20,7 +21,7 @@ from parley import Agent, Turn
 from parley.cli.output.streams import JsonLines, TextLines
 from parley.engine.turn import turn_log
 from parley.model.errors import InternalError
-from tests.cli.test_hostile import unsafe_in
+from tests.cli.hostile import unsafe_in
 from tests.kit.processes import Running
 
 posix = pytest.mark.skipif(os.name != "posix", reason="terminals as POSIX has them")
@@ -210,7 +211,7 @@ def test_many_turns_are_counted_and_every_failure_keeps_its_reference(
     handler = logging.StreamHandler(written)
     handler.setFormatter(JsonLines())
     second = turn_log._Second()
-    second.ends_at = turn_log.perf_counter() + 1000  # one second, however long the test takes
+    second.ends_at = perf_counter() + 1000  # one second, however long the test takes
     monkeypatch.setattr(turn_log, "_second", second)
     monkeypatch.setattr(turn_log.log, "propagate", False)
     monkeypatch.setattr(turn_log.log, "handlers", [handler])
