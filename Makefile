@@ -46,7 +46,7 @@ else
 INSTALL = uv pip install --quiet --python $(BIN)/python$(EXE)
 endif
 
-.PHONY: help demo test test-quick lint bench bench-quick bench-fleet bench-peers docs site conformance interop frameworks fuzz simulation mutants clean
+.PHONY: help web demo test test-quick lint bench bench-quick bench-fleet bench-peers docs site conformance interop frameworks fuzz simulation mutants clean
 
 help:
 	@echo "make demo    serve the example agents and talk to them (ARGS=--once ends by itself)"
@@ -64,6 +64,7 @@ help:
 	@echo "make mutants  change the product at random, see which tests notice (ARGS=engine, a room)"
 	@echo "make simulation  a fleet under a seeded scheduler, with faults (SEEDS=10000 for more)"
 	@echo "make docs    check the documentation: links, and every command and snippet in it"
+	@echo "make web     build the page for browsers from web/ (needs Node.js and npm)"
 	@echo "make site    build the site of the documentation, into site/"
 	@echo "make clean   remove $(VENV) and everything that the commands above leave behind"
 
@@ -99,6 +100,10 @@ docs: $(VENV)/for-tests
 
 site: $(VENV)/for-site
 	@$(BIN)/python site_build.py $(ARGS)
+
+# The built files are committed: neither installing Parley nor running it needs Node.js.
+web:
+	@cd web && npm ci --no-audit --no-fund --ignore-scripts && npm run build
 
 fuzz: $(VENV)/for-tests
 	@$(BIN)/python -m tests.fuzz.run --seconds $(SECONDS) $(ARGS)

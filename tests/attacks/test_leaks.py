@@ -41,7 +41,7 @@ SECRETS = {
     "LEAKY_QUERY": "query-of-ada-0006",
     "LEAKY_COOKIE": "cookie-of-ada-0007",
 }
-PATHS = ("", "/.well-known/agent-card.json", "/openapi.json", "/docs", "/tasks/any")
+PATHS = ("", "/.well-known/agent-card.json", "/openapi.json", "/", "/tasks/any")
 
 
 class Leaky:

@@ -69,12 +69,16 @@ async def browsing() -> AsyncIterator[Browser]:
 
 @asynccontextmanager
 async def opened(
-    browser: Browser, url: str, *, width: int = 1280, dark: bool = False
+    browser: Browser, url: str, *, width: int = 1280, dark: bool = False, **options: Any
 ) -> AsyncIterator[Page]:
-    """Open a page in a window of this width, in dark or light mode."""
+    """Open a page in a window of this width, in dark or light mode.
+
+    ``options`` are further options of the browser's context.
+    """
     theme: Any = "dark" if dark else "light"
-    window: Any = {"width": width, "height": 900}
-    async with await browser.new_context(viewport=window, color_scheme=theme) as context:
+    window: Any = {"width": width, "height": 844}
+    made = browser.new_context(viewport=window, color_scheme=theme, **options)
+    async with await made as context:
         context.set_default_timeout(1000 * WAIT)
         page = await context.new_page()
         await page.goto(url)

@@ -226,6 +226,27 @@ it. Raises ``OSError`` or ``subprocess.CalledProcessError`` on failure.
 """
 
 
+def packages_of(folder: Path) -> tuple[str, Path]:
+    """Return Node.js, and a folder with the packages that a folder's lock file names.
+
+    Raises ``NotMade``.
+    """
+    files = [folder / name for name in ("package.json", "package-lock.json", ".npmrc")]
+    digest = hashlib.sha256(b"\0".join(path.read_bytes() for path in files)).hexdigest()
+
+    def install(home: Path, _: Sequence[str]) -> None:
+        home.mkdir(parents=True)
+        for path in files:
+            shutil.copy(path, home)
+        _run(*_npm(), "ci", "--no-audit", "--no-fund", "--silent", "--ignore-scripts", cwd=home)
+
+    try:
+        return _node(), _made(folder.name, (digest,), install)
+    except (OSError, subprocess.CalledProcessError) as error:
+        said = getattr(error, "stderr", None) or str(error)
+        raise NotMade(f"no packages of {folder.name} ({said.strip()[-300:]})") from error
+
+
 def python_of(name: str, packages: Sequence[str]) -> Path:
     """Return the Python of an environment with these packages, built if missing.
 

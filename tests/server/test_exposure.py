@@ -170,10 +170,12 @@ HERE, ELSEWHERE = ["127.0.0.0/8", "::1"], ["192.0.2.0/24"]
 CARD = "/.well-known/agent-card.json"
 PATHS = {
     "card": [CARD, "/.well-known/agent.json", f"{CARD}?tenant=acme", f"/acme{CARD}"],
-    "docs": ["/docs", "/openapi.json"],
+    "docs": ["/openapi.json"],
+    "page": ["/docs"],
     "health": ["/health/live", "/health/ready"],
 }
 TOKEN = {"authorization": "Bearer good"}
+BROWSER = {"accept": "text/html,*/*;q=0.8"}
 
 restrict_token = Bearer({"good": Caller(id="ada")}.get)
 agent = Agent("Bank", security=restrict_token | anonymous)
@@ -193,7 +195,7 @@ def restrict_app_of(restrict, **options):
 async def get(url, path, headers=None, method="GET"):
     async with (
         aiohttp.ClientSession() as http,
-        http.request(method, url + path, headers=headers) as answer,
+        http.request(method, url + path, headers=BROWSER | (headers or {})) as answer,
     ):
         return answer.status, dict(answer.headers), await answer.text()
 

@@ -172,7 +172,7 @@ BODY = b'{"message": {}}'
         ("OPTIONS", "/", {}, b""),
         ("GET", "/.well-known/agent-card.json", {}, b""),
         ("GET", "/.well-known/agent.json", {}, b""),
-        ("GET", "/docs", {}, b""),
+        ("GET", "/", {"Accept": "text/html"}, b""),
         ("POST", "/", JSON, call("SendMessage")),
         ("POST", "/", JSON, call("SendStreamingMessage")),
         ("POST", "/", OLD, call("message/send", {"message": {}})),

@@ -19,7 +19,7 @@ Identify = Callable[[Any], Caller | Awaitable[Caller]]
 
 AUTHENTICATED = "authenticated"
 
-ENDPOINTS = ("card", "docs", "health", "agents", "callbacks", "jwks")
+ENDPOINTS = ("card", "page", "docs", "health", "agents", "callbacks", "jwks")
 
 
 class NotVisible(Exception):

@@ -1,4 +1,4 @@
-"""Maps paths to handlers: agents, their tenants, assistants, cards and docs."""
+"""Maps paths to handlers: agents, their tenants, assistants, cards and pages."""
 
 from __future__ import annotations
 
@@ -22,8 +22,15 @@ from parley.server.cards.discovery import (
     ProtectedResource,
     resource_metadata,
 )
-from parley.server.cards.docs import DOCS_PATH, OPENAPI_PATH, DocsPage, OpenApiPage
 from parley.server.cards.index import ASSISTANTS, Index
+from parley.server.cards.pages import (
+    FORMER_PATH,
+    OPENAPI_PATH,
+    OpenApiPage,
+    PeoplePage,
+    WithPage,
+    lead_to_page,
+)
 from parley.server.dispatch import Dispatcher
 from parley.server.endpoint import AgentBinding, Endpoint
 from parley.server.http.callbacks import (
@@ -99,7 +106,7 @@ class Routes:
         self._advertised: list[AdvertisedInterfaces] = []
         self.served: list[ServedAgent] = []
         self._cards: set[str] = set()
-        self._docs: dict[str, DocsPage] = {}
+        self._pages: list[PeoplePage] = []
         card_gate = self.gate("card")
         lists = None if card_gate is None else _listed_by(card_gate, self._restrictions["card"])
         self.server = AdvertisedInterfaces(
@@ -107,6 +114,10 @@ class Routes:
         )
         self._index = Index(self._advertised, settings, request_bytes, lists)
         self._fallback: ASGIApp = self._index
+        if settings.page:
+            page = PeoplePage(agents=self._paths_shown)
+            self._pages.append(page)
+            self._index.page = self.restricted("page", page, elsewhere=self._index.answer)
         if unavailable_message and not endpoints:
             self._fallback = Unavailable(unavailable_message, settings, request_bytes)
         self.agents: dict[str, ServedEndpoint] = {}
@@ -187,13 +198,31 @@ class Routes:
         identify = (endpoint and endpoint.identify) or self._identify
         return Gate(restriction, identify, trust_proxy=self._settings.trust_proxy)
 
-    def restricted(self, name: str, handler: ASGIApp, endpoint: Endpoint | None = None) -> ASGIApp:
-        """Return a handler behind the restriction of the endpoint ``name`` (see ``gate``)."""
+    def restricted(
+        self,
+        name: str,
+        handler: ASGIApp,
+        endpoint: Endpoint | None = None,
+        *,
+        elsewhere: ASGIApp | None = None,
+    ) -> ASGIApp:
+        """Return a handler behind the restriction of the endpoint ``name`` (see ``gate``).
+
+        Addresses that may not see it get ``elsewhere``, by default as for an unknown path.
+        """
         gate = self.gate(name, endpoint)
         if gate is None:
             return handler
         identify = (endpoint and endpoint.identify) or self._identify
-        return Restricted(handler, gate, self._fallback, varies=caller_headers(identify))
+        return Restricted(
+            handler, gate, elsewhere or self._fallback, varies=caller_headers(identify)
+        )
+
+    def _paths_shown(self, scope: Scope) -> list[str]:
+        """Return the paths of the agents that the sender of a request sees."""
+        if not self._index.lists(scope):
+            return []
+        return [each.path for each in self.served if each.endpoint.service is not None]
 
     def _for_callers(
         self, endpoint: Endpoint, jsonrpc: ASGIApp, below: ASGIApp
@@ -245,18 +274,18 @@ class Routes:
         jsonrpc, below = self._for_callers(endpoint, JsonRpcBinding(served), below)
         # The root has the cards of all agents: callers of any agent may see those.
         page_or_not = self.restricted("card", card, endpoint if prefix else None)
-        self._add_binding(prefix, jsonrpc, page_or_not, below)
         if endpoint.service is not None:
-            self._add_docs(prefix, endpoint, advertised)
+            jsonrpc = self._add_pages(prefix, endpoint, advertised, jsonrpc)
+        self._add_binding(prefix, jsonrpc, page_or_not, below)
         self._add_callbacks(prefix, endpoint, dispatcher)
         for name, page in cards.items():
             jsonrpc, _ = self._for_callers(endpoint, JsonRpcBinding(served, name), below)
             page_or_not = self.restricted("card", page, endpoint)
-            self._add_binding(f"{prefix}/{name}", jsonrpc, page_or_not)
             tenant = endpoint.tenants[name]
             address = f"{prefix}/{name}"
+            jsonrpc = self._add_pages(address, tenant, advertised, jsonrpc, tenant=name)
+            self._add_binding(address, jsonrpc, page_or_not)
             self._add_added(address, advertised, served, tenant, endpoint, name, f"/{name}")
-            self._add_docs(address, tenant, advertised, tenant=name)
             self._add_callbacks(
                 address, tenant, dispatcher, tenant=name, identify=endpoint.identify
             )
@@ -281,8 +310,8 @@ class Routes:
         )
         jsonrpc, below = self._for_callers(endpoint, JsonRpcBinding(served, tenant), below)
         self._add_added(prefix, advertised, served, endpoint, endpoint, tenant)
+        jsonrpc = self._add_pages(prefix, endpoint, advertised, jsonrpc)
         self._add_binding(prefix, jsonrpc, self.restricted("card", page, endpoint), below)
-        self._add_docs(prefix, endpoint, advertised)
         self._add_callbacks(prefix, endpoint, dispatcher, tenant=tenant)
         if "/" in id:
             self._slash_paths |= (self._exact.keys() | self._below.keys()) - known
@@ -373,22 +402,33 @@ class Routes:
             return FilesBinding(below, served, segments, self._transfers)
         return below
 
-    def _add_docs(
+    def _add_pages(
         self,
         address: str,
         endpoint: Endpoint,
         advertised: AdvertisedInterfaces,
+        jsonrpc: ASGIApp,
         *,
         tenant: str = "",
-    ) -> None:
+    ) -> ASGIApp:
+        """Add the OpenAPI document of an agent; return the handler at its address, with its page.
+
+        The page calls the agent over HTTP+JSON.
+        """
         shown = endpoint.interfaces
         if shown is not None and not shown.is_public("HTTP+JSON", versions.LATEST):
-            return  # the document describes addresses that the public card hides
+            return jsonrpc  # the document describes addresses that the public card hides
         if self._settings.docs:
-            page = OpenApiPage(endpoint, advertised, settings=self._settings, tenant=tenant)
-            self.add(address + OPENAPI_PATH, self.restricted("docs", page, endpoint))
-            docs = self._docs.setdefault(address + DOCS_PATH, DocsPage())
-            self.add(address + DOCS_PATH, self.restricted("docs", docs, endpoint))
+            document = OpenApiPage(endpoint, advertised, settings=self._settings, tenant=tenant)
+            self.add(address + OPENAPI_PATH, self.restricted("docs", document, endpoint))
+        if not self._settings.page:
+            return jsonrpc
+        assert endpoint.card is not None
+        page = PeoplePage(partial(endpoint.card, ()))
+        self._pages.append(page)
+        leading = self.restricted("page", lead_to_page, endpoint)
+        self.add(address + FORMER_PATH, leading)
+        return WithPage(jsonrpc, self.restricted("page", page, endpoint, elsewhere=jsonrpc))
 
     def _add_card(self, path: str, card: ASGIApp) -> None:
         self.add(path, card)
@@ -412,9 +452,9 @@ class Routes:
             return
         linked = set(self._cards)
         if self.cards_are_public:
-            linked |= {"/"} | self._docs.keys()
-            for path, docs in self._docs.items():
-                docs.link = link, path
+            linked |= {"/"}
+            for page in self._pages:
+                page.link = link
         for path in linked & self._exact.keys():
             self._exact[path] = LinkedPage(self._exact[path], link, path)
         self._index.catalog = self.server, link

@@ -64,9 +64,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     ``card``: The agent card for callers that name no version. ``"merged"`` is readable by clients
     of every version, ``"1.0"`` is exactly that version's. ``card_max_age``: The time that caches
-    may keep an agent card. ``docs``: Serve a page about the HTTP+JSON binding at ``docs`` below an
-    agent's address, and its OpenAPI document at ``openapi.json``. ``grpc_address``: The
-    ``host:port`` of gRPC on cards, if it differs from the host that callers see and the port that
+    may keep an agent card. ``page``: Answer browsers at the address of an agent, and at the root of
+    a server of several, with a page for people. ``docs``: Serve the OpenAPI document of HTTP+JSON
+    at ``openapi.json`` below an agent's address. ``grpc_address``: The ``host:port`` of gRPC on
+    cards, if it differs from the host that callers see and the port that
     gRPC listens on. ``grpc_on_card``: List gRPC on cards. Some clients reject a card that lists it.
     ``cors_origins``: Origins whose pages may call, ``"*"`` for all.
 
@@ -81,10 +82,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ``allowed_hosts``: Hosts that requests may name in addition to the server's own, such as
     ``example.com``, ``*.example.com`` (its subdomains), ``example.com:8443`` or ``"*"`` for all;
     others get status 421. Without any, only connections to loopback addresses are checked, against
-    DNS rebinding. ``restrict``: The audience of the endpoints ``card``, ``docs`` (with the OpenAPI
-    document, and reflection of gRPC), ``health``, ``agents``, ``callbacks`` and ``jwks`` (the
-    public keys of the server): ``"authenticated"`` callers, or a list of networks, as in ``{"docs":
-    "authenticated", "health": ["10.0.0.0/8"]}``. The address is the connection's, with
+    DNS rebinding. ``restrict``: The audience of the endpoints ``card``, ``page``, ``docs`` (the
+    OpenAPI document, and reflection of gRPC), ``health``, ``agents``, ``callbacks`` and ``jwks``
+    (the public keys of the server): ``"authenticated"`` callers, or a list of networks, as in
+    ``{"docs": "authenticated", "health": ["10.0.0.0/8"]}``. The address is the connection's, with
     ``trust_proxy`` the last one in ``X-Forwarded-For``. ``hsts_max_age``: The time for which
     browsers that used HTTPS use only HTTPS for the host (``Strict-Transport-Security``); 0 leaves
     the header out.
@@ -130,6 +131,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = "0.3"
     card: Literal["merged", "1.0"] = "merged"
     card_max_age: int = 60
+    page: Annotated[
+        bool,
+        Option("Do not answer browsers with a page about the agent.", flag="--no-page", sets=False),
+    ] = True
     docs: bool = True
     grpc_address: str = ""
     grpc_on_card: Annotated[
@@ -157,7 +162,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     restrict: Annotated[
         Mapping[str, str | Sequence[str]],
         Option(
-            "The audience of an endpoint (card, docs, health, agents, callbacks or jwks): "
+            "The audience of an endpoint (card, page, docs, health, agents, callbacks or jwks): "
             "authenticated callers, or networks, as in docs=authenticated or "
             "health=10.0.0.0/8,127.0.0.1; repeat it.",
             metavar="ENDPOINT=WHO",
@@ -256,7 +261,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"the setting card takes 'merged' or '1.0', not {self.card!r}")
         if not isinstance(self.grpc_address, str) or not _AUTHORITY.fullmatch(self.grpc_address):
             raise ValueError(f"the setting grpc_address takes host:port, not {self.grpc_address!r}")
-        for name in ("docs", "grpc_on_card", "trust_proxy"):
+        for name in ("page", "docs", "grpc_on_card", "trust_proxy"):
             value = getattr(self, name)
             if not isinstance(value, bool):
                 raise ValueError(f"the setting {name} takes True or False, not {value!r}")

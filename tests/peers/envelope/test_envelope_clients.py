@@ -84,7 +84,7 @@ async def test_javascript_with_ws(url: str) -> None:
 @pytest.mark.may_be_missing
 async def test_a_browser(url: str) -> None:
     source = SCRIPT.read_text("utf-8").partition("if (typeof require")[0]
-    async with browsing() as browser, opened(browser, f"{url}/docs") as page:
+    async with browsing() as browser, opened(browser, url) as page:
         address = f"{url.replace('http', 'ws')}/envelope"
         check(
             await page.evaluate(

@@ -176,13 +176,14 @@ async def test_cards_pages_and_the_root_lead_to_the_catalog(url_option):
         wanted = f"https://agents.example.com/all{CATALOG}" if url_option else url + CATALOG
         cards = ["", "/acme", "/a/b", "/a2a/time-agent", "/a2a/a-b", "/a2a/acme"]
         paths = [prefix + name for prefix in cards for name in (CARD, "/.well-known/agent.json")]
-        docs = [f"{prefix}/docs" for prefix in cards]
-        for path in ["/", *paths, *docs, f"{CARD}?tenant=acme"]:
+        for path in ["/", *paths, f"{CARD}?tenant=acme"]:
             for method in ("GET", "HEAD"):
                 response = await ask(url, method, path)
                 assert urljoin(url + path, target(response)) == wanted, path
-        for path in docs:
-            page = (await ask(url, "GET", path)).body.decode()
+        for path in [*cards[1:], *(f"{prefix}/" for prefix in cards)]:
+            response = await ask(url, "GET", path, headers={"Accept": "text/html"})
+            assert urljoin(url + path, target(response)) == wanted, path
+            page = response.body.decode()
             head = page[: page.index("</head>")]
             (href,) = re.findall(r'<link rel="ard ai-catalog"[^>]* href="([^"]+)">', head)
             assert urljoin(url + path, href) == wanted
@@ -198,7 +199,7 @@ async def test_an_address_with_characters_of_its_own_breaks_no_link():
     async with serving(app) as url:
         link = (await ask(url, "GET", CARD)).headers["link"]
         assert link.startswith("<https://agents.example.com/a%22%3Eb%3Cc/.well-known/ard.json>")
-        page = (await ask(url, "GET", "/docs")).body
+        page = (await ask(url, "GET", "/", headers={"Accept": "text/html"})).body
         assert b'a">b' not in page
 
 

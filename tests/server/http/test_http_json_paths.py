@@ -110,7 +110,7 @@ NO_PATHS = [
     "//health/live",
     "/.well-known%2Fagent-card.json",
     "//.well-known/agent-card.json",
-    "//docs",
+    "//openapi.json",
 ]
 
 

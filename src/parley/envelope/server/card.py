@@ -69,7 +69,7 @@ def make_card(
     server: str,
     authorization: Authorization | None = None,
     limits: Iterable[object] = (),
-    has_docs: bool = False,
+    has_page: bool = False,
 ) -> EnvelopeCard:
     """Return the envelope card of an A2A card and the settings, without times.
 
@@ -77,7 +77,7 @@ def make_card(
     """
     own = address + PATH
     made = envelope_card_of(card, agent_id=key)
-    documentation = card.documentation_url or (f"{address}/docs" if has_docs else "")
+    documentation = card.documentation_url or (f"{address}/" if has_page else "")
     tags = settings.tags or tuple(dict.fromkeys(tag for each in card.skills for tag in each.tags))
     return replace(
         made,
@@ -307,7 +307,7 @@ class EnvelopeCardPage:
             server=self._advertised.server(scope),
             authorization=endpoint.authorization,
             limits=() if endpoint.limits is None else endpoint.limits.declared,
-            has_docs=self._served.settings.docs,
+            has_page=self._served.settings.page,
         )
         return write_card(await self._times.stamped(made))
 

@@ -77,7 +77,8 @@ class LinkedPage:
 
         async def linking(message: Message) -> None:
             if message["type"] == "http.response.start" and message["status"] in _LINKING:
-                message = {**message, "headers": [*message["headers"], self._link]}
+                headers = [each for each in message["headers"] if each[0] != b"link"]
+                message = {**message, "headers": [*headers, self._link]}
             await send(message)
 
         return self._app(scope, receive, linking)

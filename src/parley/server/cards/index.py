@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from parley.model.errors import A2AError, MethodNotFoundError
 from parley.server.address import BadAddress, route_path
@@ -16,6 +16,7 @@ from parley.server.cards.discovery import CARD_PATHS, no_assistant
 from parley.server.http.responses import (
     NO_STORE,
     ClientGone,
+    prefers_html,
     read_body,
     reply,
     reply_with_message,
@@ -36,10 +37,12 @@ class Index:
 
     A JSON-RPC request gets a JSON-RPC error, so that its client shows the text. ``lists`` decides
     who sees the agents, if not everyone does. ``catalog`` is the link to the catalog of the server,
-    if it publishes one, with its address: only clients who see the agents see it.
+    if it publishes one, with its address: only clients who see the agents see it. ``page`` is for
+    browsers at the root.
     """
 
     catalog: tuple[AdvertisedInterfaces, CatalogLink] | None = None
+    page: ASGIApp | None = None
 
     def __init__(
         self,
@@ -55,10 +58,22 @@ class Index:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
+        is_read = scope["method"] in ("GET", "HEAD") and route_path(scope) == "/"
+        if self.page is not None and is_read and prefers_html(scope["headers"]):
+            await self.page(scope, receive, send)
+        else:
+            await self.answer(scope, receive, send)
+
+    def lists(self, scope: Scope) -> bool:
+        """Return whether the sender of a request sees the agents."""
+        return self._lists is None or self._lists(scope)
+
+    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request of a program."""
         path = route_path(scope)
         try:
             addresses = [each.address(scope) for each in self._advertised]
-            if self._lists is not None and not self._lists(scope):
+            if not self.lists(scope):
                 addresses = []
         except BadAddress as error:
             await reply_with_message(scope, send, 400, str(error))
@@ -84,6 +99,8 @@ class Index:
                 for address in addresses
             ]
         varies = self._advertised[0].varies if self._advertised else ()
+        if is_index and self.page is not None:
+            varies = (*varies, b"Accept")
         headers = [(b"vary", b", ".join(varies))] if varies else []
         if addresses and self.catalog is not None:
             server, link = self.catalog

@@ -173,6 +173,22 @@ def answered_with(own: bytes, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
     return JSON_TYPE if JSON_TYPE in sent else own
 
 
+def prefers_html(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Return whether a caller names HTML, and prefers it to JSON, as browsers do."""
+    accept = b",".join([value for name, value in headers if name == b"accept"])
+    if b"text/html" not in accept.lower():
+        return False
+    qualities = _qualities(accept)
+    html = _Preference(qualities.get(b"text/html", 0.0), named=True)
+    return html.quality > 0 and html > _preference(JSON_TYPE, qualities)
+
+
+def accepts_gzip(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Return whether a caller reads compressed answers."""
+    qualities = _qualities(b",".join([v for name, v in headers if name == b"accept-encoding"]))
+    return qualities.get(b"gzip", qualities.get(b"*", 0.0)) > 0
+
+
 def base(media_type: bytes) -> bytes:
     """Return a media type without its parameters, in lower case."""
     return media_type.partition(b";")[0].strip().lower()
