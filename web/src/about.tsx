@@ -17,7 +17,7 @@ export function About({ client }: { client: AgentClient }): JSX.Element {
   const website = openable(card.provider?.url);
   const documentation = openable(card.documentationUrl);
   return (
-    <header class="about">
+    <div class="about">
       <h1><bdi>{plain(card.name, 200)}</bdi></h1>
       {card.description && <p class="lead" dir="auto">{plain(card.description, 2000)}</p>}
       <p class="quiet">
@@ -25,7 +25,7 @@ export function About({ client }: { client: AgentClient }): JSX.Element {
         {provider && <span>{website ? <a href={website} target="_blank" rel="noopener noreferrer">{plain(provider, 100)}</a> : plain(provider, 100)}</span>}
         {documentation && <a href={documentation} target="_blank" rel="noopener noreferrer">{say("documentation")}</a>}
       </p>
-    </header>
+    </div>
   );
 }
 

@@ -38,7 +38,7 @@ export function App(): JSX.Element {
   return (
     <>
       <a class="skip" href="#main">{say("skip")}</a>
-      {paths ? <><div class="top"><Choices /></div><Agents base={base} paths={paths} /></> : <AgentPage base={base} />}
+      {paths ? <><header class="top"><Choices /></header><Agents base={base} paths={paths} /></> : <AgentPage base={base} />}
     </>
   );
 }
@@ -127,7 +127,7 @@ function AgentPage({ base }: { base: string }): JSX.Element {
   const views: View[] = ["chat", "skills", "timeline"];
   return (
     <>
-      <div class="top"><About client={client} /><Choices /></div>
+      <header class="top"><About client={client} /><Choices /></header>
       <nav aria-label={say("views")}>
         {views.map((each) => (
           <button key={each} type="button" class="plain" aria-pressed={view.value === each} onClick={() => { view.value = each; }}>{say(each satisfies Word)}</button>

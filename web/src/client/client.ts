@@ -142,9 +142,16 @@ export class AgentClient {
       yield [{ id: "", value: (await answer.json()) as StreamResponse }];
       return;
     }
-    for await (const frames of framesOf(answer.body)) {
-      const events = frames.map(({ id, data }): StreamEvent => ({ id, value: JSON.parse(data) as StreamResponse }));
-      yield events.filter((each) => isObject(each.value));
+    const frames = framesOf(answer.body);
+    try {
+      for (;;) {
+        const { done, value } = await reached(frames.next());
+        if (done) return;
+        const events = value.map(({ id, data }): StreamEvent => ({ id, value: parsed(data) }));
+        yield events.filter((each) => isObject(each.value));
+      }
+    } finally {
+      await frames.return(undefined).catch(() => undefined);
     }
   }
 
@@ -161,6 +168,8 @@ export class AgentClient {
     const answer = await reached(fetch(url, {
       method: verb,
       body: options.body,
+      // A password that was typed here and is wrong is asked for here again, not by the browser.
+      credentials: headers.Authorization?.startsWith("Basic ") ? "omit" : "same-origin",
       signal: options.signal,
       cache: "no-store",
       headers: {
@@ -174,6 +183,14 @@ export class AgentClient {
     }));
     if (!answer.ok) throw await refusal(answer);
     return answer;
+  }
+}
+
+function parsed(data: string): StreamResponse {
+  try {
+    return JSON.parse(data) as StreamResponse;
+  } catch {
+    throw new Problem(200, "an event of the stream is no JSON");
   }
 }
 

@@ -8,6 +8,7 @@ import { openable } from "./text";
 
 const MOST_CHARACTERS = 100_000;
 const MOST_TOKENS = 5_000;
+const MOST_SIGNS = 3_000;
 const DEEPEST = 24;
 const HEADINGS = ["h3", "h4", "h5", "h6", "h6", "h6"] as const;
 
@@ -34,8 +35,8 @@ export function PlainText({ text }: { text: string }): JSX.Element {
 
 function lexed(text: string): Token[] | null {
   if (text.length > MOST_CHARACTERS) return null;
-  // Hundreds of nested quotes, lists or brackets are no text: their parsing takes the square of their length.
-  if (/(?:[>*_~[(`-]\s*){60}/.test(text)) return null;
+  // Pairs of emphasis are searched in the square of their number, within a paragraph.
+  if (text.split(/\n\s*\n/).some((each) => (each.match(/[_*~]/g)?.length ?? 0) > MOST_SIGNS)) return null;
   try {
     return new Lexer({ gfm: true, breaks: true }).lex(text);
   } catch {

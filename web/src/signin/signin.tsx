@@ -19,14 +19,19 @@ export function SignInPanel({ client, signIn, problem, onChange }: PanelProps): 
   const schemes = schemesOf(client.card);
   if (!schemes.length) return null;
   const forget = (): void => { signIn.forget(); onChange(); };
+  if (signIn.isDone) {
+    return (
+      <section class="signin" aria-labelledby="signin-title">
+        <div class="bar"><h2 id="signin-title">{say("signedIn")}</h2><button type="button" class="plain small" onClick={forget}>{say("signOut")}</button></div>
+      </section>
+    );
+  }
   return (
     <section class="signin" aria-labelledby="signin-title">
-      <h2 id="signin-title">{signIn.isDone ? say("signedIn") : say("signIn")} {!isRequired(client.card) && <small>({say("optional")})</small>}</h2>
+      <h2 id="signin-title">{say("signIn")} {!isRequired(client.card) && <small>({say("optional")})</small>}</h2>
       {problem && <p class="notice bad" role="alert">{say("signInFailed", { words: plain(problem, 400) })}</p>}
-      {signIn.wanted.value && !signIn.isDone && <p class="notice" role="alert">{say("refused")}</p>}
-      {signIn.isDone
-        ? <p><button type="button" class="plain" onClick={forget}>{say("signOut")}</button></p>
-        : schemes.map((scheme) => <SchemeForm key={scheme.name} scheme={scheme} client={client} signIn={signIn} onChange={onChange} />)}
+      {signIn.wanted.value && <p class="notice" role="alert">{say("refused")}</p>}
+      {schemes.map((scheme) => <SchemeForm key={scheme.name} scheme={scheme} client={client} signIn={signIn} onChange={onChange} />)}
       <p class="quiet">{say("signInHint")}</p>
     </section>
   );
