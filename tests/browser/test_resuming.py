@@ -135,9 +135,13 @@ async def test_an_agent_without_resumable_streams_is_polled(browser):
     async def read(request, context):
         return next(states)
 
-    service = Scripted(send_streaming_message=broken, subscribe_to_task=broken, get_task=read)
+    async def begun(request, context):
+        return task()
+
+    service = Scripted(
+        send_message=begun, send_streaming_message=broken, subscribe_to_task=broken, get_task=read
+    )
     app = create_app({"": Endpoint(service, card_of("Polled", streaming=False))})
-    service.script["send_message"] = lambda request, context: asyncio.sleep(0, task())
     async with serving(app) as url, opened(browser, url) as page:
         await say(page, "Go")
         await completed(page)
