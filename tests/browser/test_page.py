@@ -6,6 +6,8 @@ from datetime import date
 
 import pytest
 from playwright.async_api import expect
+from starlette.applications import Starlette
+from starlette.routing import Mount
 
 import parley
 from parley import Agent, Settings, Turn
@@ -15,6 +17,7 @@ from parley.security import Bearer
 from parley.server.run import serving
 from tests.browser.agents import COMPOSER, PNG, Harbour, Stay, completed, fits, log, say
 from tests.kit.browser import opened
+from tests.kit.servers import under_uvicorn
 
 pytestmark = pytest.mark.anyio
 
@@ -47,6 +50,16 @@ async def test_a_message_is_answered_with_markdown_where_the_agent_is(browser, p
         assert await link.get_attribute("rel") == "noopener noreferrer"
         [sent] = [each.url for each in await page.requests() if each.method == "POST"]
         assert sent == f"{url}{path}/message:stream"
+
+
+async def test_an_app_that_is_mounted_has_its_page_there(browser):
+    app = parley.asgi(Harbour().agent)
+    outer = Starlette(routes=[Mount("/deep/agents", app)], lifespan=app.lifespan)
+    async with under_uvicorn(outer) as url, opened(browser, f"{url}/deep/agents") as page:
+        await say(page, "Hello", "tides")
+        await expect(log(page).locator(".markdown h3")).to_have_text("Tides")
+        asked = {each.url.startswith(f"{url}/deep/agents") for each in await page.requests()}
+        assert asked == {True}
 
 
 async def test_a_stream_grows_and_its_timeline_with_it(browser):
@@ -124,7 +137,9 @@ async def test_files_are_sent_and_shown_and_nothing_in_them_runs(browser):
         assert "taken" not in await page.evaluate("Object.keys(window)")
 
 
-async def test_a_large_file_goes_to_the_server_of_the_agent(browser):
+@pytest.mark.parametrize("public", [None, "https://agents.example.com/all"])
+async def test_a_large_file_goes_to_the_server_of_the_agent(browser, public):
+    """Also where the addresses on the card are not the page's own, as in a tunnel."""
     names = []
     agent = Agent("Reads")
 
@@ -134,7 +149,7 @@ async def test_a_large_file_goes_to_the_server_of_the_agent(browser):
         names.extend((each.filename, each.url) for each in turn.message.parts if each.url)
         return "read"
 
-    app = parley.asgi(agent, settings=Settings(inline_file_bytes=100))
+    app = parley.asgi(agent, settings=Settings(inline_file_bytes=100), url=public)
     async with serving(app) as url, opened(browser, url) as page:
         await page.wait_for_selector(COMPOSER)
         file = {"name": "big.bin", "mimeType": "application/x-y", "buffer": bytes(5000)}
@@ -200,6 +215,12 @@ async def test_several_agents_are_listed_with_their_state(browser):
         await page.get_by_role("link", name="Harbour").click()
         await page.wait_for_selector(COMPOSER)
         assert page.url == f"{url}/sea"
+    beside = parley.asgi({"/": Harbour("Pier").agent, "/sea": Harbour().agent})
+    async with serving(beside) as url, opened(browser, url) as page:
+        await expect(page.locator("h1")).to_have_text("Pier")
+        await expect(page.locator(".others [data-agent-state=answers]")).to_be_visible()
+        await page.get_by_role("link", name="Harbour").click()
+        await expect(page.locator("h1")).to_have_text("Harbour")
     async with serving(failing) as url, opened(browser, url) as page:
         await expect(page.locator("[data-agent-state=fails]")).to_contain_text("nothing is at")
 
@@ -249,3 +270,24 @@ async def test_a_form_of_a_skill_is_sent(browser):
         await form.get_by_role("button", name="Send").click()
         await completed(page)
     assert harbour.taken == [Stay(date(2027, 3, 14), 2, "double")]
+
+
+async def test_a_credential_that_a_task_needs_goes_to_its_address_alone(browser):
+    agent = Agent("Mail")
+
+    @agent.skill(replies="task")
+    async def count(turn: Turn) -> str:
+        """Counts what is unread."""
+        credential = await turn.require_auth("I need to read your mail.", scopes="mail.read")
+        return f"3 unread with {len(credential.headers)} header"
+
+    async with serving(parley.asgi(agent)) as url, opened(browser, url) as page:
+        await say(page, "How many?")
+        await page.get_by_label("Credential").fill("very-secret")
+        await page.get_by_role("button", name="Send the credential").click()
+        await completed(page)
+        await expect(log(page)).to_contain_text("3 unread with 1 header")
+        sent = [each for each in await page.requests() if "very-secret" in (each.post_data or "")]
+        assert ["/callbacks/authorize/" in each.url for each in sent] == [True]
+        kept = await page.evaluate("JSON.stringify([sessionStorage, localStorage])")
+        assert "very-secret" not in kept

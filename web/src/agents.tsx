@@ -23,6 +23,28 @@ async function stateOf(base: string): Promise<State> {
 }
 
 export function Agents({ base, paths }: { base: string; paths: readonly string[] }): JSX.Element {
+  return (
+    <main id="main" class="agents">
+      <h1>{say("agents")}</h1>
+      {!paths.length && <p class="quiet">{say("noAgents")}</p>}
+      <h2 class="unseen">{say("agents")}</h2>
+      <AgentList base={base} paths={paths} />
+    </main>
+  );
+}
+
+// The agents beside the one that the page is about.
+export function Others({ base, paths }: { base: string; paths: readonly string[] }): JSX.Element | null {
+  if (!paths.length) return null;
+  return (
+    <section class="others" aria-labelledby="others-title">
+      <h2 id="others-title">{say("others")}</h2>
+      <AgentList base={base} paths={paths} />
+    </section>
+  );
+}
+
+function AgentList({ base, paths }: { base: string; paths: readonly string[] }): JSX.Element {
   const [states, setStates] = useState<Record<string, State>>({});
   useEffect(() => {
     const left = [...paths];
@@ -34,13 +56,7 @@ export function Agents({ base, paths }: { base: string; paths: readonly string[]
     };
     for (let each = 0; each < TOGETHER; each += 1) void work();
   }, []);
-  return (
-    <main id="main" class="agents">
-      <h1>{say("agents")}</h1>
-      {!paths.length && <p class="quiet">{say("noAgents")}</p>}
-      <ul>{paths.map((path) => <AgentRow key={path} href={`${base}/${path}`} path={path} state={states[path] ?? { kind: "reading" }} />)}</ul>
-    </main>
-  );
+  return <ul>{paths.map((path) => <AgentRow key={path} href={`${base}/${path}`} path={path} state={states[path] ?? { kind: "reading" }} />)}</ul>;
 }
 
 function AgentRow({ href, path, state }: { href: string; path: string; state: State }): JSX.Element {
@@ -51,7 +67,7 @@ function AgentRow({ href, path, state }: { href: string; path: string; state: St
   }[state.kind]();
   return (
     <li>
-      <h2><a href={href}><bdi>{plain(card?.name, 200) || path}</bdi></a></h2>
+      <h3><a href={href}><bdi>{plain(card?.name, 200) || path}</bdi></a></h3>
       {card?.description && <p dir="auto">{plain(card.description, 500)}</p>}
       <p class="quiet"><span class="code">/{path}</span> · <span class={state.kind === "fails" ? "bad" : state.kind === "answers" ? "good" : ""} data-agent-state={state.kind}>{words}</span></p>
     </li>

@@ -4,7 +4,7 @@ import { effect, signal } from "@preact/signals";
 import type { JSX } from "preact";
 import { useEffect, useMemo, useState } from "preact/hooks";
 import { About, Skills } from "./about";
-import { Agents } from "./agents";
+import { Agents, Others } from "./agents";
 import { Chat } from "./chat/chat";
 import { AgentClient, Problem } from "./client/client";
 import { type Language, type Word, LANGUAGES, language, say, speak } from "./i18n/words";
@@ -26,15 +26,15 @@ effect(() => {
   document.documentElement.dataset.theme = theme.value;
 });
 
-// The server names the agents below this address, if there is none at it.
-function agentsHere(): string[] | null {
-  const content = document.querySelector('meta[name="parley-agents"]')?.getAttribute("content");
+// The server names the agents below this address, or beside the one that is at it.
+function pathsIn(name: string): string[] | null {
+  const content = document.querySelector(`meta[name="parley-${name}"]`)?.getAttribute("content");
   return content === null || content === undefined ? null : content.split(" ").filter(Boolean);
 }
 
 export function App(): JSX.Element {
   const base = location.pathname.replace(/\/+$/, "");
-  const paths = useMemo(agentsHere, []);
+  const paths = useMemo(() => pathsIn("agents"), []);
   return (
     <>
       <a class="skip" href="#main">{say("skip")}</a>
@@ -134,7 +134,7 @@ function AgentPage({ base }: { base: string }): JSX.Element {
         ))}
       </nav>
       <main id="main" class="columns" data-view={view.value} tabIndex={-1}>
-        <div class="side"><Skills client={client} /></div>
+        <div class="side"><Skills client={client} /><Others base={base} paths={pathsIn("others") ?? []} /></div>
         <div class="middle">
           {schemesOf(client.card).length > 0 && <SignInPanel client={client} signIn={signIn} problem={failure} onChange={changed} />}
           <Chat client={client} conversation={conversation} />

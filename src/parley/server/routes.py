@@ -424,7 +424,9 @@ class Routes:
         if not self._settings.page:
             return jsonrpc
         assert endpoint.card is not None
-        page = PeoplePage(partial(endpoint.card, ()))
+        has_others = not address and len(self._own_paths) > 1
+        agents = self._paths_shown if has_others else None
+        page = PeoplePage(partial(endpoint.card, ()), agents)
         self._pages.append(page)
         leading = self.restricted("page", lead_to_page, endpoint)
         self.add(address + FORMER_PATH, leading)

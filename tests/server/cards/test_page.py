@@ -106,6 +106,10 @@ async def test_the_page_of_a_server_names_the_paths_of_its_agents():
                 .partition("<style>")[0]
             )
         )
+    both = {"": Endpoint(Scripted(), card_of("A")), "/b": Endpoint(Scripted(), card_of("B"))}
+    async with serving(create_app(both)) as url:
+        body = (await ask(url, "GET", "/", headers=PEOPLE)).body.decode()
+        assert '<meta name="parley-others" content="b">' in body
     hidden = Settings(restrict={"card": ["192.0.2.0/24"]})
     async with serving(several(hidden)) as url:
         body = (await ask(url, "GET", "/", headers=PEOPLE)).body.decode()

@@ -9,6 +9,7 @@ import { TaskView } from "./task";
 
 const MOST_ATTEMPTS = 8;
 const MOST_ENTRIES = 200;
+const MOST_REPLAYED = 5;
 
 // What was said once: with a task, or with a direct reply, or (yet) without either.
 export interface Entry {
@@ -73,8 +74,9 @@ export class Conversation {
   }
 
   async cancel(): Promise<void> {
-    const { task } = this;
-    if (task && !task.isEnded && task.id) {
+    const task = this.entries.value.at(-1)?.task ?? null;
+    const isCutOff = this.reconnecting.value || task?.reconnecting.value;
+    if (task && !task.isEnded && task.id && !isCutOff) {
       try {
         const found = await this.client.cancel(task.id);
         // A stream brings the events; without one this is the end.
@@ -108,18 +110,20 @@ export class Conversation {
     for (const [id, skill] of Object.entries(isObject(kept.skills) ? kept.skills : {})) this.skills.set(id, String(skill));
     this.entries.value = found;
     await this.run(async (signal) => {
-      for (const { task } of found) {
-        if (!task) continue;
-        const problem = await this.restore(task, signal);
+      const tasks = found.flatMap(({ task }) => (task ? [task] : []));
+      for (const [at, task] of tasks.entries()) {
+        const problem = await this.restore(task, at >= tasks.length - MOST_REPLAYED, signal);
+        // For a caller who is not known (any more), the conversation waits where it is kept.
+        if (problem?.status === 401) this.entries.value = [];
         if (problem) return problem;
       }
       return null;
     });
   }
 
-  private async restore(task: TaskView, signal: AbortSignal): Promise<Problem | null> {
+  private async restore(task: TaskView, isReplayed: boolean, signal: AbortSignal): Promise<Problem | null> {
     try {
-      if (this.client.resumes && this.client.streams) {
+      if (isReplayed && this.client.resumes && this.client.streams) {
         task.lastEventId = "0";
         const reading = new AbortController();
         const both = AbortSignal.any([signal, reading.signal]);

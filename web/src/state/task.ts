@@ -18,6 +18,7 @@ export interface EventRow {
   time: string;
   words: string;
   artifact: string;
+  chunk: number;
   replaces: boolean;
 }
 
@@ -117,16 +118,16 @@ export class TaskView implements Followed {
 
   private takeArtifact(artifact: Artifact, append: boolean, id: string): void {
     const isKnown = this.artifacts.has(artifact.artifactId);
-    this.fold(artifact, append);
+    const folded = this.fold(artifact, append);
     const words = listOf(artifact.parts).map((each) => each.text ?? each.filename ?? "").join(" ");
     this.row({
       id, kind: "artifact", state: "", time: "", words,
-      artifact: artifact.name || artifact.artifactId, replaces: isKnown && !append,
+      artifact: folded.artifact.name || artifact.artifactId, chunk: folded.chunks, replaces: isKnown && !append,
     });
   }
 
   private row(about: Partial<EventRow> & Pick<EventRow, "id" | "kind">): void {
-    const row = { state: "", time: "", words: "", artifact: "", replaces: false, ...about };
+    const row = { state: "", time: "", words: "", artifact: "", chunk: 0, replaces: false, ...about };
     this.rows.push({ ...row, words: row.words.slice(0, 200) });
   }
 
@@ -136,17 +137,18 @@ export class TaskView implements Followed {
     if (isObject(message) && !this.hasMessage(message.messageId)) this.items.push({ kind: "message", message });
   }
 
-  private fold(artifact: Artifact, append: boolean): void {
+  private fold(artifact: Artifact, append: boolean): Item & { kind: "artifact" } {
     const known = this.artifacts.get(artifact.artifactId);
     if (!known) {
       const item: Item & { kind: "artifact" } = { kind: "artifact", artifact: { ...artifact, parts: [...listOf(artifact.parts)] }, chunks: 1 };
       this.artifacts.set(artifact.artifactId, item);
       this.items.push(item);
-      return;
+      return item;
     }
     const parts = append ? joined(listOf(known.artifact.parts), listOf(artifact.parts)) : [...listOf(artifact.parts)];
     known.chunks = append ? known.chunks + 1 : 1;
     known.artifact = { ...known.artifact, ...artifact, parts };
+    return known;
   }
 
   private hasMessage(id: string): boolean {

@@ -64,6 +64,7 @@ function Row({ row, place, count }: { row: EventRow; place: number; count: numbe
       <span class="kind">{kind}</span>
       {row.state && <b>{stateWord(row.state)}</b>}
       {row.artifact && <bdi>{plain(row.artifact, 80)}</bdi>}
+      {row.chunk > 1 && <span class="quiet">{say("chunk", { count: row.chunk })}</span>}
       {row.replaces && <em>{say("replaced")}</em>}
       {row.time && <time dateTime={row.time}>{timeOf(row.time)}</time>}
       {row.words && <bdi class="words">{plain(row.words, 160)}</bdi>}

@@ -118,9 +118,10 @@ class OpenApiPage:
 
 
 class PeoplePage:
-    """The page, about one agent or, with ``agents``, about the agents at these paths below it.
+    """The page about an agent, or about several.
 
-    ``card`` returns the agent's card: the page may send requests to the issuers on it.
+    ``card`` returns the card of the agent: the page may send requests to the issuers on it.
+    ``agents`` returns the paths of (further) agents below the page.
     """
 
     link: CatalogLink | None = None
@@ -138,8 +139,9 @@ class PeoplePage:
         """Answer GET and HEAD."""
         head = b""
         if self._agents is not None:
-            paths = " ".join(path.strip("/") for path in self._agents(scope))
-            head = b'<meta name="parley-agents" content="%s">\n' % paths.encode("ascii")
+            name = "agents" if self._card is None else "others"
+            paths = " ".join(path.strip("/") for path in self._agents(scope) if path)
+            head = f'<meta name="parley-{name}" content="{paths}">\n'.encode("ascii")
         link, path = self.link, route_path(scope)
         if link is not None:
             from html import escape  # loads the names of all characters
