@@ -13,6 +13,7 @@ import parley
 from parley import Agent, Turn
 from parley.model.service import StreamItem
 from parley.server.app import Endpoint, create_app
+from parley.server.http.responses import reply_with_message
 from parley.server.run import serving
 from tests.browser.agents import COMPOSER, LOG, Harbour, completed, log, say
 from tests.kit.browser import opened
@@ -123,6 +124,23 @@ async def test_a_message_that_got_no_answer_can_be_sent_again(browser):
         await page.context.set_offline(False)
         await expect(log(page).locator(".markdown h3")).to_have_text("Tides")
         await expect(log(page).locator(".own")).to_have_count(1)
+
+
+async def test_a_card_that_cannot_be_read_is_read_again(browser):
+    app = parley.asgi(Harbour().agent)
+    tried = []
+
+    async def starting(scope, receive, send):
+        if scope["type"] == "http" and scope["path"].endswith("agent-card.json") and not tried:
+            tried.append(scope["path"])
+            await reply_with_message(scope, send, 503, "not ready yet")
+        else:
+            await app(scope, receive, send)
+
+    async with serving(starting) as url, opened(browser, url) as page:
+        await expect(page.get_by_role("alert")).to_contain_text("not ready yet")
+        await page.wait_for_selector(COMPOSER)
+        assert tried
 
 
 async def test_an_agent_without_resumable_streams_is_polled(browser):

@@ -36,6 +36,7 @@ def guarded(security) -> Agent:
 
 async def check(page, url, *, asks_itself=True):
     """Check that the caller is known, also after a reload, and that no secret is kept for ever."""
+    await expect(page.get_by_role("heading", name="Signed in")).to_be_visible()
     await say(page, "Who am I?")
     await expect(log(page).locator(".theirs")).to_contain_text("You are ada")
     await page.reload()

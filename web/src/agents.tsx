@@ -23,6 +23,7 @@ async function stateOf(base: string): Promise<State> {
 }
 
 export function Agents({ base, paths }: { base: string; paths: readonly string[] }): JSX.Element {
+  document.title = say("agents");
   return (
     <main id="main" class="agents">
       <h1>{say("agents")}</h1>

@@ -86,6 +86,7 @@ function AgentPage({ base }: { base: string }): JSX.Element {
         signIn.forget();
       }
       setProblem(found);
+      if (found.isPassing) setTimeout(() => { void start(); }, Math.max(2, found.retryAfter) * 1000);
       return;
     }
     document.title = plain(client.card.name, 100);

@@ -44,6 +44,7 @@ async function endpointsOf({ scheme }: Scheme): Promise<Endpoints> {
 export const rememberedClient = (name: string): string => String(ofTab.read("clients")?.[name] ?? "");
 
 export async function begin(base: string, scheme: Scheme, client: string): Promise<void> {
+  if (!crypto.subtle) throw new Error("this needs HTTPS");
   const endpoints = await endpointsOf(scheme);
   const isOidc = Boolean(scheme.scheme.openIdConnectSecurityScheme);
   const [state, nonce, verifier] = [random(), random(), random()];

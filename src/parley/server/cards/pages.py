@@ -154,7 +154,7 @@ class PeoplePage:
         headers = [
             (b"content-security-policy", _policy(origins)),
             (b"x-content-type-options", b"nosniff"),
-            (b"referrer-policy", b"no-referrer"),
+            (b"referrer-policy", b"same-origin"),
             (b"cache-control", b"public, no-cache"),
             (b"vary", b"Accept, Accept-Encoding"),
         ]
