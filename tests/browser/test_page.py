@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import sys
+from asyncio.subprocess import PIPE
 from datetime import date
 
 import pytest
@@ -291,3 +295,29 @@ async def test_a_credential_that_a_task_needs_goes_to_its_address_alone(browser)
         assert ["/callbacks/authorize/" in each.url for each in sent] == [True]
         kept = await page.evaluate("JSON.stringify([sessionStorage, localStorage])")
         assert "very-secret" not in kept
+
+
+async def test_what_is_copied_does_the_same_again(browser, tmp_path):
+    harbour = Harbour()
+    stay = Stay(date(2027, 3, 14), 2)
+    async with serving(parley.asgi(harbour.agent)) as url, opened(browser, url) as page:
+        await page.get_by_role("button", name="Fill in the form").first.click()
+        form = page.locator(".composer form")
+        await form.get_by_label("arrival").fill("2027-03-14")
+        await form.get_by_label("nights").fill("2")
+        await form.get_by_role("button", name="Send").click()
+        await completed(page)
+        await page.get_by_text("Copy this exchange").click()
+        for count, way in enumerate(("curl", "Python", "Command"), 2):
+            await page.get_by_role("button", name=way, exact=True).click()
+            text = await page.locator(".copy pre").inner_text()
+            words = [sys.executable, "-c", text]
+            if way != "Python":
+                text = text.replace("parley send", f"{sys.executable} -m parley.cli send")
+                words = ["bash", "-c", text]
+            run = await asyncio.create_subprocess_exec(
+                *words, stdout=PIPE, stderr=PIPE, env={**os.environ, "HOME": str(tmp_path)}
+            )
+            output, errors = await asyncio.wait_for(run.communicate(), 30)
+            assert b"Booked 2 nights." in output, errors.decode()
+            assert harbour.taken == [stay] * count

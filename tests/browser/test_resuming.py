@@ -12,13 +12,14 @@ from playwright.async_api import expect
 import parley
 from parley import Agent, Turn
 from parley.model.service import StreamItem
+from parley.model.tasks import TaskState, TaskStatus, TaskStatusUpdateEvent
 from parley.server.app import Endpoint, create_app
 from parley.server.http.responses import reply_with_message
 from parley.server.run import serving
 from tests.browser.agents import COMPOSER, LOG, Harbour, completed, log, say
 from tests.kit.browser import opened
 from tests.kit.processes import Running, free_port
-from tests.kit.scripted import Scripted, card_of, task
+from tests.kit.scripted import Scripted, card_of, chunk, extension, task
 
 pytestmark = pytest.mark.anyio
 
@@ -145,7 +146,7 @@ async def test_a_card_that_cannot_be_read_is_read_again(browser):
 
 async def test_an_agent_without_resumable_streams_is_polled(browser):
     """Its stream breaks after the task, and its tasks are read instead."""
-    states = iter([task(parley.TaskState.WORKING), task(parley.TaskState.COMPLETED)])
+    states = iter([task(TaskState.WORKING), task(TaskState.COMPLETED)])
 
     async def broken(request, context):
         yield StreamItem(task(), 1)
@@ -193,3 +194,31 @@ async def test_ten_thousand_events_are_few_nodes(browser):
         await page.get_by_role("button", name="Later").click()
         await expect(page.locator(".events .number").first).to_have_text("101")
         assert await page.evaluate(nodes) < 1500
+
+
+async def test_events_that_come_twice_are_shown_once(browser):
+    """A broken stream is followed from its last event; what the server repeats changes nothing."""
+    events = [StreamItem(task(), 1), *(StreamItem(chunk(f"{n} "), n) for n in range(2, 6))]
+    end = TaskStatusUpdateEvent(
+        task_id="t-1", context_id="c-1", status=TaskStatus(state=TaskState.COMPLETED)
+    )
+
+    async def first(request, context):
+        for each in events[:3]:
+            yield each
+
+    async def again(request, context):
+        for each in (*events, StreamItem(end, 6)):
+            yield each
+
+    card = card_of(extensions=(extension(uri="urn:parley:resumable-streams:v1"),))
+    service = Scripted(send_streaming_message=first, subscribe_to_task=again)
+    app = create_app({"": Endpoint(service, card)})
+    async with serving(app) as url, opened(browser, url) as page:
+        await say(page, "Go")
+        await completed(page)
+        await expect(log(page).locator(".theirs .markdown")).to_have_text("2 3 4 5")
+        numbers = await page.locator(".events .number").all_text_contents()
+        assert numbers == ["1", "2", "3", "4", "5", "6"]
+        [followed] = [each for each in await page.requests() if each.url.endswith(":subscribe")]
+        assert await followed.header_value("last-event-id") == "3"

@@ -83,6 +83,8 @@ interface Line {
   key: string;
   item?: Item;
   message?: Message;
+  // The message as it was sent: what begins a task did not have its id.
+  sent?: Message;
   task: TaskView | null;
   isLast: boolean;
 }
@@ -96,12 +98,19 @@ function lines(entries: readonly Entry[]): Line[] {
       return;
     }
     if (task.version.value < 0) return; // its items are read anew whenever it changes
+    const first = task.items.find((each) => each.kind === "message" && each.message.role === "ROLE_USER");
     task.items.forEach((item, place) => {
       const id = item.kind === "message" ? item.message.messageId : `a-${item.artifact.artifactId}`;
-      found.push({ key: `${at}-${id}-${item.kind === "message" && !id ? place : ""}`, item, task, isLast: place === task.items.length - 1 });
+      const begun = item === first && item.kind === "message" ? begins(item.message, at > 0) : undefined;
+      found.push({ key: `${at}-${id}-${item.kind === "message" && !id ? place : ""}`, item, sent: begun, task, isLast: place === task.items.length - 1 });
     });
   });
   return found;
+}
+
+// A message that is not first in its conversation names its context.
+function begins({ taskId: _, contextId, ...message }: Message, isLater: boolean): Message {
+  return isLater ? { ...message, contextId } : message;
 }
 
 function LineView({ line, client, conversation }: { line: Line; client: AgentClient; conversation: Conversation }): JSX.Element {
@@ -113,7 +122,7 @@ function LineView({ line, client, conversation }: { line: Line; client: AgentCli
       <article aria-label={isOwn ? say("you") : say("agent")}>
         <h3 class={item?.kind === "artifact" ? "artifact-name" : "unseen"}>{item?.kind === "artifact" ? <bdi>{plain(item.artifact.name ?? "", 120)}</bdi> : isOwn ? say("you") : say("agent")}</h3>
         <Parts parts={item?.kind === "artifact" ? item.artifact.parts : message?.parts} client={client} isOwn={isOwn} />
-        {isOwn && message && <CopyMenu client={client} message={message} skill={conversation.skillOf(message)} />}
+        {isOwn && message && <CopyMenu client={client} message={line.sent ?? message} skill={conversation.skillOf(message)} />}
       </article>
       {line.isLast && task && task.state !== "" && <TaskLine task={task} />}
     </li>

@@ -1,10 +1,11 @@
 // The menu that copies an exchange.
 
 import type { JSX } from "preact";
-import { useState } from "preact/hooks";
+import { useMemo, useState } from "preact/hooks";
 import type { AgentClient } from "../client/client";
 import type { Message } from "../client/types";
 import { say } from "../i18n/words";
+import { newId } from "../state/conversation";
 import { type Way, written } from "./copy";
 
 export function CopyMenu({ client, message, skill }: { client: AgentClient; message: Message; skill: string }): JSX.Element {
@@ -12,7 +13,9 @@ export function CopyMenu({ client, message, skill }: { client: AgentClient; mess
   const [isOpen, setOpen] = useState(false);
   const [isCopied, setCopied] = useState(false);
   const ways: [Way, string][] = [["curl", "curl"], ["python", "Python"], ["command", say("command")]];
-  const text = isOpen ? written(way, client, message, skill) : "";
+  // Sent again, it is another message: with the same id it would get the same answer.
+  const again = useMemo(() => ({ ...message, messageId: newId() }), [message.messageId]);
+  const text = isOpen ? written(way, client, again, skill) : "";
   const copy = async (): Promise<void> => {
     try {
       await navigator.clipboard.writeText(text);
