@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import json
 
 import pytest
 from playwright.async_api import expect
@@ -126,14 +128,43 @@ async def test_an_issuer_sends_the_browser_back_with_a_login(browser, kind):
 
 async def test_an_answer_of_no_login_of_this_tab_is_refused(browser):
     async with Issuer(audience="vault") as issuer:
+        issuer.app.add_middleware(CORSMiddleware, allow_origins=["*"])
+        issuer.fail("authorize", status=400, body=b"no")
         security = OpenIdConnect(issuer.url, audience="vault")
-        async with (
-            serving(parley.asgi(guarded(security))) as url,
-            opened(browser, f"{url}/?code=theirs&state=theirs") as page,
-        ):
+        theirs = "/?code=theirs&state=theirs"
+        app = parley.asgi(guarded(security))
+        async with serving(app) as url, opened(browser, url + theirs) as page:
             await expect(page.get_by_text("Signing in failed")).to_be_visible()
             assert page.url == f"{url}/"
+            await page.get_by_label("Client id").fill("app")
+            async with page.expect_navigation(url=f"{issuer.url}/**"):
+                await page.keyboard.press("Enter")
+            await page.goto(url + theirs)  # a login has begun, but not this one
+            await expect(page.get_by_text("Signing in failed")).to_be_visible()
             assert issuer.requests["token"] == 0
+
+
+@pytest.mark.parametrize("claims", [{"nonce": "theirs"}, {"aud": "theirs"}, {"iss": "theirs"}])
+async def test_an_id_token_of_another_login_is_refused(browser, claims):
+    async with Issuer(audience="vault") as issuer:
+        issuer.app.add_middleware(CORSMiddleware, allow_origins=["*"])
+        app = parley.asgi(guarded(OpenIdConnect(issuer.url, audience="vault")))
+        async with serving(app) as url, opened(browser, url) as page:
+
+            async def changed(route):
+                answer = await route.fetch()
+                found = await answer.json()
+                header, payload, signature = found["id_token"].split(".")
+                told = json.loads(base64.urlsafe_b64decode(payload + "==")) | claims
+                payload = base64.urlsafe_b64encode(json.dumps(told).encode()).decode()
+                found["id_token"] = ".".join((header, payload.rstrip("="), signature))
+                await route.fulfill(response=answer, json=found)
+
+            await page.route(f"{issuer.url}/token", changed)
+            await page.get_by_label("Client id").fill("app")
+            await page.keyboard.press("Enter")
+            await expect(page.get_by_text("Signing in failed: the id token")).to_be_visible()
+            assert issuer.requests["token"] == 1
 
 
 async def test_a_card_for_callers_is_read_after_signing_in(browser):
