@@ -10,7 +10,7 @@ import pytest
 from playwright.async_api import expect
 
 import parley
-from parley import Agent, Turn
+from parley import Agent, Settings, Turn
 from parley.model.service import StreamItem
 from parley.model.tasks import TaskState, TaskStatus, TaskStatusUpdateEvent
 from parley.server.app import Endpoint, create_app
@@ -19,9 +19,13 @@ from parley.server.run import serving
 from tests.browser.agents import COMPOSER, LOG, Harbour, completed, log, say
 from tests.kit.browser import opened
 from tests.kit.processes import Running, free_port
-from tests.kit.scripted import Scripted, card_of, chunk, extension, task
+from tests.kit.scripted import Scripted, Standstill, card_of, chunk, extension, task
 
 pytestmark = pytest.mark.anyio
+
+END = TaskStatusUpdateEvent(
+    task_id="t-1", context_id="c-1", status=TaskStatus(state=TaskState.COMPLETED)
+)
 
 
 async def test_a_reload_resumes_the_conversation_and_the_running_task(browser):
@@ -196,19 +200,37 @@ async def test_ten_thousand_events_are_few_nodes(browser):
         assert await page.evaluate(nodes) < 1500
 
 
+async def test_a_connection_that_is_silent_for_long_is_broken(browser):
+    """Such as one that died while the computer slept."""
+
+    async def ends(request, context):
+        yield StreamItem(END, 2)
+
+    service = Scripted(
+        send_streaming_message=Standstill(StreamItem(task(), 1)), subscribe_to_task=ends
+    )
+    card = card_of(extensions=(extension(uri="urn:parley:resumable-streams:v1"),))
+    app = create_app({"": Endpoint(service, card)}, settings=Settings(keep_alive=3600))
+    async with serving(app) as url, opened(browser, url) as page:
+        await page.wait_for_selector(COMPOSER)
+        await page.clock.install()
+        await say(page, "Go")
+        await expect(page.locator(".events > li")).to_have_count(1)
+        assert [each.method for each in service.asked] == ["send_streaming_message"]
+        await page.clock.fast_forward(61_000)
+        await completed(page)
+
+
 async def test_events_that_come_twice_are_shown_once(browser):
     """A broken stream is followed from its last event; what the server repeats changes nothing."""
     events = [StreamItem(task(), 1), *(StreamItem(chunk(f"{n} "), n) for n in range(2, 6))]
-    end = TaskStatusUpdateEvent(
-        task_id="t-1", context_id="c-1", status=TaskStatus(state=TaskState.COMPLETED)
-    )
 
     async def first(request, context):
         for each in events[:3]:
             yield each
 
     async def again(request, context):
-        for each in (*events, StreamItem(end, 6)):
+        for each in (*events, StreamItem(END, 6)):
             yield each
 
     card = card_of(extensions=(extension(uri="urn:parley:resumable-streams:v1"),))

@@ -105,13 +105,13 @@ export class AgentClient {
   }
 
   async *stream(body: string, signal: AbortSignal): AsyncGenerator<StreamEvent[]> {
-    yield* this.events(await this.fetch("POST", "/message:stream", { body, signal, accept: "text/event-stream" }));
+    yield* this.events(await this.fetch("POST", "/message:stream", { body, signal, accept: "text/event-stream" }), false);
   }
 
   async *subscribe(taskId: string, after: string, signal: AbortSignal): AsyncGenerator<StreamEvent[]> {
     const headers: Record<string, string> = after === "" ? {} : { "Last-Event-ID": after };
     const path = `/tasks/${encodeURIComponent(taskId)}:subscribe`;
-    yield* this.events(await this.fetch("GET", path, { headers, signal, accept: "text/event-stream" }));
+    yield* this.events(await this.fetch("GET", path, { headers, signal, accept: "text/event-stream" }), true);
   }
 
   // A file that is too large for a message. Returns the address for the part.
@@ -137,12 +137,12 @@ export class AgentClient {
     return answer.blob();
   }
 
-  private async *events(answer: Response): AsyncGenerator<StreamEvent[]> {
+  private async *events(answer: Response, isHeard: boolean): AsyncGenerator<StreamEvent[]> {
     if (!(answer.headers.get("Content-Type") ?? "").startsWith("text/event-stream") || !answer.body) {
       yield [{ id: "", value: (await answer.json()) as StreamResponse }];
       return;
     }
-    const frames = framesOf(answer.body);
+    const frames = framesOf(answer.body, isHeard);
     try {
       for (;;) {
         const { done, value } = await reached(frames.next());
