@@ -289,5 +289,5 @@ def banner_of(app: App, agents: Agents | None, options: ServerOptions, address: 
         grpc="" if options.grpc is None else app.grpc.beside(address),
         role=options.role,
         publishes=app.publishes,
-        page=getattr(options.settings, "page", True),
+        page=options.settings.page,
     )
