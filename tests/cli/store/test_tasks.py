@@ -132,13 +132,13 @@ async def talk(url: str) -> tuple[Task, Task, str]:
     """Order as ada, with a webhook and an answer; fail as bob. Return the tasks and a reference."""
     async with webhook() as hook, library.connect(url, auth=Bearer("token-of-ada")) as agent:
         task = await agent.send("a boat", skill="order", push=f"{hook.url}?key=sk-planted-url")
-        assert isinstance(task, Task)
+        assert task.id
         ordered = await agent.send("the secret red one", task=task)
-        assert isinstance(ordered, Task)
+        assert ordered.id
         await hook.until_over()
     async with library.connect(url, auth=Bearer("token-of-bob")) as agent:
         failed = await agent.send("x", skill="breaks")
-        assert isinstance(failed, Task)
+        assert failed.id
         assert failed.status.message is not None
         return ordered, failed, failed.status.message.text.rpartition(" ")[2]
 
@@ -219,7 +219,7 @@ def test_a_killed_server_leaves_two_attempts_in_the_timeline(
         async def begin() -> Task:
             async with library.connect(at, auth=Bearer("token-of-ada")) as agent:
                 task = await agent.send("x", skill="stuck", return_immediately=True)
-                assert isinstance(task, Task)
+                assert task.id
                 return task
 
         task = asyncio.run(begin())
