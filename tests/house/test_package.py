@@ -192,12 +192,13 @@ def test_the_wheel_holds_all_of_the_package_and_nothing_else(package: Package) -
     assert "parley/py.typed" in files
     assert "parley/__main__.py" in files
     info = {name for name in held if ".dist-info/" in name}
-    demo = {name for name in held if name.startswith("parley/cli/demo_agents/")}
-    assert {name: held[name] for name in held.keys() - info - demo} == files
-    assert {Path(name).name: held[name] for name in demo} == {
-        Path(name).name: (ROOT / "examples" / Path(name).name).read_bytes() for name in demo
-    }
-    assert len(demo) == 5
+    for name in ("examples", "deploy"):
+        files |= {
+            f"parley/cli/{path.relative_to(ROOT).as_posix()}": path.read_bytes()
+            for path in (ROOT / name).rglob("*")
+            if path.is_file() and "__pycache__" not in path.parts
+        }
+    assert {name: held[name] for name in held.keys() - info} == files
 
 
 def test_the_wheel_says_what_it_is(package: Package) -> None:

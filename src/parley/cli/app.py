@@ -29,8 +29,11 @@ _ParserError: type[Exception] = typer.BadParameter.__mro__[2]  # the base class 
 
 COMMANDS: dict[str, dict[str, str]] = {
     "Start here": {
+        "init": "Begin an agent, with a test and files for deployment.",
+        "dev": "Serve an agent while you write it.",
         "demo": "Serve five example agents and show them at work.",
         "serve": "Serve the agents in your files.",
+        "chat": "Talk with an agent in the terminal.",
         "send": "Send a message to an agent.",
     },
     "Call agents": {
@@ -54,10 +57,12 @@ COMMANDS: dict[str, dict[str, str]] = {
         "complete": "Complete an event that tasks wait for.",
     },
     "Practise and test": {
+        "examples": "List and copy the examples.",
         "demo-server": "Serve an agent for trying out commands.",
         "conformance": "Test a server or a client against the specification.",
     },
     "This command": {
+        "doctor": "Look for what is wrong, and say what to do.",
         "config": "Show the configuration.",
         "completion": "Print the completion script for a shell.",
         "help": "Show how to use parley, or one of its commands.",
@@ -71,7 +76,18 @@ at the end.
 
 WORDS = {name: words for group in COMMANDS.values() for name, words in group.items()}
 CORE = WORDS.keys() - {"envelope", "agents", "catalog", "registry", "mcp", "conformance", "help"}
-ALONE = ("complete", "completion", "demo", "demo-server", "help", "send", "serve", "usage", "audit")
+ALONE = (
+    "chat",
+    "complete",
+    "completion",
+    "demo",
+    "demo-server",
+    "help",
+    "send",
+    "serve",
+    "usage",
+    "audit",
+)
 """The commands without subcommands."""
 
 ENTRY_POINTS = "parley.commands"
@@ -211,7 +227,8 @@ def _named(name: str) -> Any:
     if name == "completion":
         return _register_completion
     if name in CORE:
-        module = import_module(f"parley.cli.commands.{name.partition('-')[0]}")
+        home = {"examples": "init"}.get(name, name.partition("-")[0])
+        module = import_module(f"parley.cli.commands.{home}")
         return module.register if name == "serve" else module.COMMANDS.register
     for each in entry_points(group=ENTRY_POINTS, name=name):
         return each.load()

@@ -5,19 +5,20 @@ from __future__ import annotations
 import asyncio
 import signal
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from parley import Agent, Turn, __version__
 from parley.cli.loading import load
+from parley.cli.output.answer import PlainAnswer, labelled
 from parley.cli.output.failures import INTERRUPTED, CommandFailure
-from parley.cli.output.rendering import file_line
 from parley.cli.output.streams import print_line
-from parley.cli.output.text import json_text, one_line, shell_words, visible
+from parley.cli.output.text import shell_words
 from parley.cli.settings.server import reporting
+from parley.cli.shipped import shipped
 from parley.client import ArtifactVersions, connect
 from parley.client.answer import Answer
 from parley.host.app import asgi, open_app, run_app
@@ -26,7 +27,7 @@ from parley.host.options import ServerOptions
 from parley.host.program import DEFAULT_ADDRESS, invocation
 from parley.model.cards import AgentCard
 from parley.model.parts import Part
-from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskState, TaskStatusUpdateEvent
+from parley.model.tasks import Event, Task, TaskState
 from parley.server.app import App
 from parley.server.run import ListenError, serving
 from parley.server.settings import Settings
@@ -43,7 +44,7 @@ TEXTS = Settings(missing_version="1.0")  # for messages typed by hand, without a
 
 def run_demo(view: PlainView, port: int, *, once: bool) -> int:
     """Serve the example agents, call them and show the calls; return the exit status."""
-    agents = load([f"{path}={folder() / file}" for path, file in AGENTS.items()])
+    agents = load([f"{path}={shipped('examples') / file}" for path, file in AGENTS.items()])
     with tempfile.TemporaryDirectory(prefix="parley-demo-", ignore_cleanup_errors=True) as kept:
         app = asgi(agents, store=f"sqlite:///{Path(kept, 'parley.db')}", settings=TEXTS)
         try:
@@ -51,12 +52,6 @@ def run_demo(view: PlainView, port: int, *, once: bool) -> int:
         except KeyboardInterrupt:
             return INTERRUPTED if once else 0
     return 0
-
-
-def folder() -> Path:
-    """Return the folder of the example agents: in the package, or in its repository."""
-    shipped = Path(__file__).parent / "demo_agents"
-    return shipped if shipped.is_dir() else Path(__file__).parents[3] / "examples"
 
 
 def serve_practice_agent(port: int) -> None:
@@ -150,7 +145,7 @@ async def direct_reply(view: PlainView, address: str) -> None:
             reply = await agent.send(question)
             if reply.task is not None:
                 raise _unexpected("a message", reply)
-            view.show_reply(reply.text)
+            view.show(reply.reply)
 
 
 async def any_client(view: PlainView, address: str) -> None:
@@ -162,7 +157,7 @@ async def any_client(view: PlainView, address: str) -> None:
         binding, version = interface.protocol_binding, interface.protocol_version
         async with connect(f"{address}/time", binding=binding, version=version) as agent:
             view.show_request(f"What time is it in Lima?   ({binding}, {version})")
-            view.show_reply((await agent.send("What time is it in Lima?")).text)
+            view.show(await agent.send("What time is it in Lima?"))
 
 
 async def streamed_task(view: PlainView, address: str) -> None:
@@ -172,16 +167,10 @@ async def streamed_task(view: PlainView, address: str) -> None:
         question = "Write a report about tides"
         view.show_request(question)
         stream = agent.stream(question)
-        with view.growing_artifact() as artifact:
+        with view.answer() as shown:
             async with stream:
                 async for event in stream:
-                    if isinstance(event, TaskArtifactUpdateEvent):
-                        artifact.add(event.artifact.name, event.artifact.text)
-                    elif isinstance(event, TaskStatusUpdateEvent):
-                        text = event.status.message.text if event.status.message else ""
-                        artifact.status(event.status.state, text)
-                    elif isinstance(event, Task):
-                        artifact.status(event.state, "")
+                    shown.event(event)
         task = await agent.get(stream.task_id)
         if task.state is not TaskState.COMPLETED:
             raise _unexpected("a completed task", task)
@@ -196,13 +185,13 @@ async def question(view: PlainView, address: str) -> None:
         task = await agent.send(request)
         if task.task is None or task.question is None:
             raise _unexpected("a question", task)
-        view.show_task(task.task)
+        view.show(task.reply)
         answer = "2027-03-14"
         view.show_request(answer)
         done = await agent.send(answer, task=task)
         if done.task is None or not done.ok:
             raise _unexpected("a completed task", done)
-        view.show_task(done.task)
+        view.show(done.reply)
 
 
 async def picture(view: PlainView, address: str) -> None:
@@ -213,13 +202,13 @@ async def picture(view: PlainView, address: str) -> None:
         first = await agent.send("Draw a sailboat")
         if first.task is None:
             raise _unexpected("a task", first)
-        view.show_task(first.task)
+        view.show(first.reply)
         view.show_request("Make it red")
         versions = ArtifactVersions.of([first.task])
         second = await agent.send(versions.message("Make it red", *versions.names))
         if second.task is None or second.context_id != first.context_id:
             raise _unexpected("a task in the same context", second)
-        view.show_task(second.task)
+        view.show(second.reply)
 
 
 def _unexpected(wanted: str, found: Task | Answer[Any]) -> CommandFailure:
@@ -230,11 +219,6 @@ def _unexpected(wanted: str, found: Task | Answer[Any]) -> CommandFailure:
 
 
 STEPS = (card, direct_reply, any_client, streamed_task, question, picture)
-
-
-def state_name(state: TaskState) -> str:
-    """Return a state in words: ``input required``."""
-    return state.name.lower().replace("_", " ")
 
 
 def bindings_text(card: AgentCard) -> str:
@@ -267,10 +251,6 @@ class PlainView:
     def __init__(self) -> None:
         self._steps = 0
 
-    def _line(self, label: str, text: str) -> None:
-        for number, line in enumerate(visible(text).splitlines() or [""]):
-            print_line(f"  {'' if number else label:<9}{line}".rstrip())
-
     def begin(self, address: str, paths: Sequence[str]) -> None:
         """Show the server's address and agents."""
         version = __version__
@@ -283,35 +263,25 @@ class PlainView:
 
     def show_card(self, card: AgentCard, url: str) -> None:
         """Show an agent card."""
-        self._line("card", url)
-        self._line("agent", f"{card.name} {card.version}: {card.description}")
-        self._line("speaks", bindings_text(card))
-        self._line("can", capabilities_text(card))
+        labelled("card", url)
+        labelled("agent", f"{card.name} {card.version}: {card.description}")
+        labelled("speaks", bindings_text(card))
+        labelled("can", capabilities_text(card))
         for skill in card.skills:
-            self._line("skill", f"{skill.id}: {skill.description}")
+            labelled("skill", f"{skill.id}: {skill.description}")
 
     def show_request(self, text: str) -> None:
         """Show a message to the agent."""
-        self._line("you", text)
+        labelled("you", text)
 
-    def show_reply(self, text: str) -> None:
-        """Show a direct reply of the agent."""
-        self._line("agent", text)
+    def answer(self) -> PlainAnswer:
+        """Return what shows the events of an answer."""
+        return PlainAnswer()
 
-    @contextmanager
-    def growing_artifact(self) -> Iterator[PlainArtifact]:
-        """Show an artifact while it grows, line by line."""
-        artifact = PlainArtifact()
-        yield artifact
-        artifact.end()
-
-    def show_task(self, task: Task) -> None:
-        """Show a task."""
-        message = task.status.message.text if task.status.message else ""
-        self._line("task", f"{state_name(task.state)}{': ' if message else ''}{message}")
-        for artifact in task.artifacts:
-            for part in artifact.parts:
-                self._line("artifact", shown_part(part, artifact.name))
+    def show(self, answer: Event) -> None:
+        """Show a whole answer."""
+        with self.answer() as shown:
+            shown.event(answer)
 
     async def pause(self) -> None:
         """Do not pause."""
@@ -323,36 +293,3 @@ class PlainView:
             print_line(f"  {command}")
         if serving:
             print_line("\nServing until Ctrl-C.")
-
-
-class PlainArtifact:
-    """Shows a growing artifact, line by line."""
-
-    def __init__(self) -> None:
-        self._text = ""
-
-    def add(self, name: str, text: str) -> None:
-        """Add text to the artifact."""
-        self._text += text
-        *whole, self._text = self._text.split("\n")
-        for line in whole:
-            self._show(line)
-
-    def status(self, state: TaskState, message: str) -> None:
-        """Show the task's state and status message."""
-        print_line(f"  {'task':<9}{state_name(state)}{': ' if message else ''}{one_line(message)}")
-
-    def end(self) -> None:
-        """Show the remaining text."""
-        if self._text:
-            self._show(self._text)
-
-    def _show(self, line: str) -> None:
-        print_line(f"  {'report':<9}{line}".rstrip())
-
-
-def shown_part(part: Part, name: str) -> str:
-    """Return a part as text; ``name`` is the name of its artifact."""
-    if part.is_file:
-        return file_line(part, name)
-    return part.text or "" if not part.has_data else json_text(part.data)

@@ -73,6 +73,7 @@ class AgentExecutor:
     cannot have a task. ``notify`` is called with the agent's key when there are tasks to claim.
     ``invoke`` calls the author's function; ``cancel_calls`` cancels a task's calls of other agents,
     raises nothing, and takes a bounded time. ``meter`` measures the output of turns.
+    ``shows_errors``: callers get the details of exceptions, for development on one machine.
     ``may_have_orphans``: the replica may hold tasks without a runner.
     """
 
@@ -89,9 +90,11 @@ class AgentExecutor:
         hints: LocalHints,
         runs_turns: bool = True,
         meter: AgentMeter | None = None,
+        shows_errors: bool = False,
     ) -> None:
         self.store = store
         self.meter = meter
+        self.shows_errors = shows_errors
         self.agent = agent.key
         self.skills = agent.skills
         self.default_skill = agent.default_skill

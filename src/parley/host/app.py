@@ -61,14 +61,19 @@ def asgi(agents: Agents | None = None, **options: Unpack[AppKeywords]) -> App:
     return open_app(agents, ServerOptions(**given))
 
 
-def open_app(agents: Agents | None, options: ServerOptions) -> App:
-    """Return the app of agents with these options. Raises the errors of ``asgi``."""
+def open_app(agents: Agents | None, options: ServerOptions, *, shows_errors: bool = False) -> App:
+    """Return the app of agents with these options. Raises the errors of ``asgi``.
+
+    With ``shows_errors`` callers get the details of exceptions: only for an app that this machine
+    alone reaches.
+    """
     host = Host(
         placed(agents, options.tenants),
         open_store(options.store, options.lease, migrate=options.migrate),
         options,
         bus=open_bus(options.bus, options.store),
         files=open_files(options.files, options.store),
+        shows_errors=shows_errors,
     )
     host.audit.settings |= {**options.record(), "signing_keys": _signer_names(host.signing_keys)}
     return app_of(host)

@@ -251,6 +251,7 @@ class Host:
 
     With the role ``"api"`` the process accepts messages and leaves turns to workers, except for
     skills that always reply directly. With ``"worker"`` it runs turns and serves no agent.
+    ``shows_errors`` is for ``AgentExecutor``.
 
     The other parameters are for tests. ``authenticates`` says that callers are identified although
     no option says how. ``connect`` makes the connections of turns to other agents; ``webhooks``
@@ -268,6 +269,7 @@ class Host:
         poll_interval: float = 1.0,
         retry_policy: RetryPolicy | None = None,
         authenticates: bool = False,
+        shows_errors: bool = False,
         connect: Callable[..., Connection] | None = None,
         webhooks: WebhookTransport | None = None,
         authenticator: type[Authenticator] = Authenticator,
@@ -309,6 +311,7 @@ class Host:
         self._remote_files = RemoteFiles(egress.files, max_bytes=settings.max_file_bytes)
         self.files = None if files is None else hosted_files(files, store, settings)
         self._runs_turns = options.role != "api"
+        self._shows_errors = shows_errors
         self._serves_agents = options.role != "worker"
         every = hosted((*agents.values(), *tenants.values()))
         guests = guests_of(agents, tenants)
@@ -391,6 +394,7 @@ class Host:
             notify=self.poller.publish_work,
             hints=self.hints,
             runs_turns=self._runs_turns,
+            shows_errors=self._shows_errors,
         )
 
     def _turn_services(self, agent: AgentDescription) -> TurnServices:

@@ -22,7 +22,7 @@ from parley.cli.output.rendering import describe_interface
 from parley.cli.output.streams import Output
 from parley.cli.output.text import shell_words
 from parley.cli.settings.table import CommandSettings
-from parley.client import RemoteAgent, connect
+from parley.client import RemoteAgent
 from parley.client.auth.credentials import describe, is_unreadable
 from parley.client.auth.issuers import TokenRefused
 from parley.client.bindings.binding import canonical
@@ -47,6 +47,7 @@ from parley.client.errors import (
 from parley.client.origin import Origin
 from parley.client.retry import Retry
 from parley.extensions.installed import with_installed
+from parley.host.connecting import connect
 from parley.host.program import invocation
 from parley.model.cards import AgentCard, AgentExtension
 from parley.model.errors import (
@@ -277,13 +278,16 @@ class AgentCall:
         }
 
     @asynccontextmanager
-    async def agent(self, *, shows_trust: bool = False) -> AsyncIterator[RemoteAgent]:
+    async def agent(
+        self, *, shows_trust: bool = False, retries: Retry = RETRY
+    ) -> AsyncIterator[RemoteAgent]:
         """Connect to the agent of ``--agent-card``.
 
         ``shows_trust``: verify signatures even if none is required.
         """
         try:
             options = {**self.connect_options, "extensions": self._extensions}
+            options["retries"] = retries
             if shows_trust and options["trust"] is None:
                 options["trust"] = self.trust()
             connection = connect(self.reference, egress=self.egress, **options)

@@ -5,14 +5,12 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from typing import Annotated
 
 import msgspec
 
 from parley.cli.command import Commands
-from parley.cli.output.streams import Output
+from parley.cli.output.streams import Output, draws
 from parley.cli.settings.options import CommandOption
 from parley.cli.settings.table import CommandSettings
 
@@ -41,7 +39,7 @@ def demo(settings: CommandSettings, output: Output, options: Demo) -> int:
     from parley.cli.demo_run import PlainView, run_demo
 
     view = PlainView
-    if sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
+    if draws():
         from parley.cli.rich_view import RichView as view
     return run_demo(view(), options.port, once=options.once)
 

@@ -6,10 +6,10 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
@@ -20,6 +20,10 @@ from parley.cli.output.text import one_line
 from parley.cli.settings.options import Argument, CommandOption
 from parley.cli.settings.server import ServeCommand, reporting, server_command
 from parley.model.distribution import install_command
+
+if TYPE_CHECKING:
+    from parley.agent.agent import Agent
+    from parley.host.options import ServerOptions
 
 ENVELOPE_KEYS = "PARLEY_ENVELOPE_KEYS"
 STOP_TIMEOUT = 30.0  # seconds; longer than the grace period of turns
@@ -105,20 +109,38 @@ def serve(command: ServeCommand, own: Serve) -> int | None:
     release = log_to_stderr(command.log_level, command.log_format, holds=not debugs)
     agents = load(own.targets)
 
-    from parley.host.app import banner_of, open_app, run_app
     from parley.host.options import ServerOptions
 
     with wrong_usage():
         options = ServerOptions(**given, tenants=load_tenants(own.tenant))
-        app = open_app(agents, options)
+    serve_agents(agents, options, release, access_log=debugs)
+    return None
+
+
+def serve_agents(
+    agents: Mapping[str, Agent],
+    options: ServerOptions,
+    release: Callable[[], None],
+    *,
+    access_log: bool = False,
+    shows_errors: bool = False,
+    said: str = "",
+) -> None:
+    """Serve agents until Ctrl-C; ``said`` follows the banner. See ``open_app``.
+
+    ``release`` writes the log that waits for the banner (``log_to_stderr``).
+    """
+    from parley.host.app import banner_of, open_app, run_app
+
+    with wrong_usage():
+        app = open_app(agents, options, shows_errors=shows_errors)
 
     def listening(address: str) -> None:
-        print_line(banner_of(app, agents, options, address))
+        print_line(banner_of(app, agents, options, address) + said)
         release()
 
     with reporting(str(options.store)):
-        run_app(app, options, access_log=debugs, on_listening=listening)
-    return None
+        run_app(app, options, access_log=access_log, on_listening=listening)
 
 
 def serve_and_watch(arguments: Sequence[str], folders: Sequence[Path]) -> int:

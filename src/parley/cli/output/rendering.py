@@ -351,15 +351,15 @@ class EventWriter:
             write.more(str(shown.get("text", "")))
         elif kind == "toolCall":
             arguments = shown.get("arguments")
-            write.field("Tool", f"{name} {_short(arguments)}", dim=True)
+            write.field("Tool", f"{name} {short(arguments)}", dim=True)
         elif kind == "toolResult":
             label = "Tool error" if shown.get("isError") else "Tool result"
-            write.field(label, f"{name}: {_short(shown.get('result'))}", dim=True)
+            write.field(label, f"{name}: {short(shown.get('result'))}", dim=True)
         elif kind == "toolProgress":
-            write.field("Tool", f"{name}: {_short(shown.get('text'))}", dim=True)
+            write.field("Tool", f"{name}: {short(shown.get('text'))}", dim=True)
         else:
             detail = shown.get("detail")
-            words = "" if detail is None else f": {_short(detail)}"
+            words = "" if detail is None else f": {short(detail)}"
             write.field("Step", f"{name or kind[:MAX_NAME]}{words}", dim=True)
 
     def _task(self, task: Task, before: Task | None) -> None:
@@ -396,7 +396,7 @@ class EventWriter:
             write.close()
 
 
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
     """Return a value on one line, cut to the length for progress."""
     text = value if isinstance(value, str) else json_text(value)
     return text if len(text) <= MAX_PROGRESS else f"{text[:MAX_PROGRESS]}..."

@@ -61,7 +61,7 @@ class Output:
         self.is_stream = is_stream
         self.is_debug = debug
         self.redact = redact or Redactor()
-        self.text = TextWriter(sys.stdout.write, dims=_dims(sys.stdout))
+        self.text = TextWriter(sys.stdout.write, dims=draws())
 
     def document(self, value: Any) -> None:
         """Write one protocol object: alone and formatted, or on its own line."""
@@ -330,7 +330,7 @@ def log_to_stderr(level: str, log_format: str = "", *, holds: bool = False) -> C
 
     handler = logging.StreamHandler(sys.stderr)
     is_text = log_format == "text" or (not log_format and sys.stderr.isatty())
-    handler.setFormatter(TextLines(colors=_dims(sys.stderr)) if is_text else JsonLines())
+    handler.setFormatter(TextLines(colors=draws(sys.stderr)) if is_text else JsonLines())
     held = MemoryHandler(1000, logging.WARNING if holds else logging.NOTSET, handler)
     logging.basicConfig(level=level.upper(), handlers=[held])
     logging.getLogger("parley.audit.lines").setLevel(
@@ -386,8 +386,12 @@ def log_python_errors() -> None:
     )
 
 
-def _dims(stream: TextIO) -> bool:
-    """Return whether a stream is a terminal that may show colours (https://no-color.org)."""
+def draws(stream: TextIO | None = None) -> bool:
+    """Return whether a stream, by default stdout, is a terminal with styles and a cursor.
+
+    See https://no-color.org.
+    """
+    stream = stream or sys.stdout
     return (
         stream.isatty()
         and not os.environ.get("NO_COLOR")

@@ -96,6 +96,7 @@ logger = logging.getLogger(__name__)
 
 Source = Callable[[], AsyncIterator[StreamItem]]
 
+CUT = "the stream was cut (%s); resuming in %.2f s"
 # Seconds to wait for the end of the body after the last event, so that the connection is reusable.
 END_TIMEOUT = 1.0
 # After this many seconds a lost connection does not count as a consecutive failure.
@@ -259,7 +260,7 @@ async def follow(
             ) from cut
         pause = _backoff(retry, quiet, cut)
         quiet += 1
-        logger.info("the stream was cut (%s); resuming in %.2f s", cut or "early end", pause)
+        logger.info(CUT, cut or "early end", pause)
         await asyncio.sleep(pause)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -133,6 +134,9 @@ async def _absorb_cancellation(task: asyncio.Task[None]) -> None:
         await asyncio.sleep(0)  # raises a cancellation that the function did not receive
 
 
+SHOWN_FRAMES = -5  # the last ones of a traceback, where callers see it
+
+
 class TaskOutcome(msgspec.Struct, frozen=True):
     """The turn ends its task in ``state`` with ``message``, after a last ``artifact``.
 
@@ -205,7 +209,8 @@ def _of_failure(attempt: Attempt, failure: BaseException, *, has_task: bool) -> 
     """Return the outcome of an exception.
 
     The text of ``reject``, ``fail`` and of an ``A2AError`` is sent to the caller; for any other
-    exception only a reference is, and the server's log has the details. An error of another agent
+    exception only a reference is, and the server's log has the details (``parley dev`` sends them
+    too). An error of another agent
     counts as such an exception: the caller does not know that agent.
     """
     reason, skill = _reason(failure), attempt.request.skill
@@ -220,6 +225,9 @@ def _of_failure(attempt: Attempt, failure: BaseException, *, has_task: bool) -> 
         reference = attempt.reference = turn_log.failed(failure, fields, attempt.began)
         metadata = {INCIDENT_KEY: {"reference": reference, "skill": skill.id}}
         text = f"The agent failed while it worked on this. Reference: {reference}"
+        if attempt.runner.executor.shows_errors:
+            lines = traceback.format_exception(failure, limit=SHOWN_FRAMES)
+            text += f"\n\n```\n{''.join(lines).rstrip()}\n```"
     if not has_task:
         if isinstance(reason, A2AError) and _is_own(reason):
             return reason
