@@ -230,7 +230,9 @@ from parley.cli.output.streams import prepare_streams
 from parley.cli.rich_view import RichView
 from parley.model.cards import AgentCard, AgentSkill
 from parley.model.parts import Artifact, Message, Part, Role
-from parley.model.tasks import Task, TaskState, TaskStatus
+from parley.model.tasks import (
+    Task, TaskArtifactUpdateEvent, TaskState, TaskStatus, TaskStatusUpdateEvent,
+)
 from tests.cli.hostile import SAID
 from rich.text import Text
 
@@ -245,14 +247,19 @@ view.begin(SAID, [SAID])
 view.step(SAID, SAID)
 view.show_card(card, SAID)
 view.show_request(SAID)
-view.show_reply(SAID)
-with view.growing_artifact() as artifact:
-    artifact.status(TaskState.WORKING, SAID)
-    artifact.add(SAID, SAID)
-    artifact.add(SAID, "# " + SAID)
 said = Message(message_id=SAID, role=Role.AGENT, parts=(Part(text=SAID),))
+view.show(said)
+ids = {{"task_id": SAID, "context_id": SAID}}
+with view.answer() as answer:
+    working = TaskStatus(state=TaskState.WORKING, message=said)
+    answer.event(TaskStatusUpdateEvent(**ids, status=working))
+    for text in (SAID, "# " + SAID):
+        grown = Artifact(artifact_id=SAID, name=SAID, parts=(Part(text=text),))
+        answer.event(TaskArtifactUpdateEvent(**ids, artifact=grown, append=True))
+    answer.note(SAID)
+    answer.line(SAID)
 parts = (Part(text=SAID), Part(data={{SAID: SAID}}), Part(url=SAID, filename=SAID, media_type=SAID))
-view.show_task(Task(
+view.show(Task(
     id=SAID, context_id=SAID, status=TaskStatus(state=TaskState.COMPLETED, message=said),
     artifacts=(Artifact(artifact_id=SAID, name=SAID, parts=parts),),
 ))

@@ -53,6 +53,14 @@ def parse_target(text: str) -> AgentTarget:
     return AgentTarget(path.rstrip("/"), match["location"], match["name"] or "", is_file)
 
 
+def is_code(reference: str) -> bool:
+    """Return whether a reference to an agent is a target, and not an address or an identifier."""
+    if "://" in reference or reference.lower().startswith("urn:"):
+        return False
+    module = _MODULE.fullmatch(reference)
+    return bool(_FILE.fullmatch(reference) or (module and module["name"]))
+
+
 def load(targets: Sequence[str]) -> dict[str, Agent]:
     """Return the agents of the targets by their served paths.
 

@@ -165,7 +165,9 @@ class Report:
         outcome = _OUTCOMES.get(status.state)
         if outcome is None:
             return
-        detail = f": {status.message.text}" if status.message and status.message.text else ""
+        text = status.message.text if status.message else ""
+        is_said = status.state.is_interrupted and not self._output.is_json  # a question, on stdout
+        detail = f": {text}" if text and not is_said else ""
         self._output.warn(f"task {task_id} {outcome} ({status.state.value}){detail}")
 
     def _write_next(self, command: str) -> None:

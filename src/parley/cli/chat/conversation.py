@@ -8,7 +8,7 @@ import os
 import shlex
 import signal
 import webbrowser
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -143,7 +143,7 @@ class ChatSession:
     def _line(self, text: str) -> None:
         self._view(None, self._files).line(text)
 
-    async def _run(self, work: Coroutine[Any, Any, T]) -> T:
+    async def _run(self, work: Awaitable[T]) -> T:
         """Await ``work``, which Ctrl-C cancels. Raises ``Interrupted``."""
         task = asyncio.ensure_future(work)
         loop = asyncio.get_running_loop()
@@ -172,7 +172,7 @@ class ChatSession:
                 self._say(f"for example: {one_line(examples[0])}")
             self._say("/help shows the commands, Ctrl-D leaves")
         if task_id := self._call.settings.task_id:
-            task = await self._run(self._get(task_id))
+            task = await self._run(self._agent.get(task_id))
             if not (task.state.is_terminal or task.state.is_interrupted):
                 return await self._follow(self._agent.subscribe(task_id))
             self._set(task)
@@ -257,7 +257,7 @@ class ChatSession:
         except UnsupportedOperationError:
             if asked is None:
                 raise
-            task = await self._run(self._get(asked.id))  # it has ended meanwhile
+            task = await self._run(self._agent.get(asked.id))  # it has ended meanwhile
             with self._view(before, self._files) as shown:
                 shown.event(task)
         finally:
@@ -265,7 +265,7 @@ class ChatSession:
             self._context_id = stream.context_id or self._context_id
             self._seq = stream.seq
         if stream.task_id:
-            self._set(await self._run(self._get(stream.task_id)))
+            self._set(await self._run(self._agent.get(stream.task_id)))
 
     async def _read_stream(
         self, stream: EventStream, shown: PlainAnswer, seen: Callable[[], None], asked: Task | None
@@ -288,7 +288,7 @@ class ChatSession:
         if not stream.task_id:
             self._say("stopped before the agent named its task")
             return
-        task = await self._run(self._get(stream.task_id))
+        task = await self._run(self._agent.get(stream.task_id))
         self._set(task)
         if task.state.is_terminal:
             return
@@ -305,9 +305,6 @@ class ChatSession:
             self._say("it is running; /task follows it")
         else:
             await self._follow(self._agent.subscribe(task.id, after=stream.seq))
-
-    async def _get(self, task_id: str) -> Task:
-        return await self._agent.get(task_id)
 
     def _set(self, task: Task) -> None:
         if self._task is None or self._task.id != task.id:
@@ -338,11 +335,8 @@ class ChatSession:
         if not typed.strip() or (kind_of(request) == "basic" and not colon):
             raise UsageFailure("the credential is empty, or has no colon after the user")
         given = (user, password) if kind_of(request) == "basic" else typed.strip()
-        await self._run(self._given(task, given))
+        await self._run(self._agent.authorize(task, given))
         await self._follow(self._agent.subscribe(task.id, after=self._seq), task)
-
-    async def _given(self, task: Task, given: Any) -> None:
-        await self._agent.authorize(task, given)
 
     # -- commands ------------------------------------------------------------------------------
 
@@ -403,16 +397,13 @@ class ChatSession:
         task = self._task
         if task is None or task.state.is_terminal:
             raise UsageFailure("there is no task to cancel")
-        self._set(await self._run(self._canceled(task.id)))
+        self._set(await self._run(self._agent.cancel(task.id)))
         self._say(f"the task is {state_name(self._task.state if self._task else task.state)}")
-
-    async def _canceled(self, task_id: str) -> Task:
-        return await self._agent.cancel(task_id)
 
     async def _show_task(self) -> None:
         if self._task is None:
             raise UsageFailure("there is no task yet")
-        task = await self._run(self._get(self._task.id))
+        task = await self._run(self._agent.get(self._task.id))
         self._set(task)
         self._say(f"task {task.id}: {state_name(task.state)}")
         for artifact in task.artifacts:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import date
 from typing import Any
 
@@ -20,6 +22,14 @@ from parley.extensions.questions import Question
 
 DEEPEST = 4  # deeper values are typed as JSON
 WHOLE = "$"
+
+BOUNDS = (
+    ("minimum", operator.ge, "at least"),
+    ("maximum", operator.le, "at most"),
+    ("exclusiveMinimum", operator.gt, "more than"),
+    ("exclusiveMaximum", operator.lt, "less than"),
+)
+"""The bounds of a number in a schema, in words."""
 
 Read = Callable[[str], str]
 """Shows a prompt, and returns the typed line."""
@@ -61,22 +71,21 @@ class _Form:
         if kind == "array" and isinstance(schema.get("items"), dict) and depth < DEEPEST:
             return self._items(schema, path, earlier, depth=depth)
         default = schema.get("default", UNSET)
-        read = _Reader(schema)
-        hint = read.hint
+        hint = _hint(schema)
         if default is not UNSET and default is not None:
             hint += f" [{default if isinstance(default, str) else json_text(default)}]"
         elif not required:
             hint += " (optional)"
         if description := schema.get("description"):
             self._say(str(description))
-        for number, choice in enumerate(read.choices, 1):
+        for number, choice in enumerate(schema.get("enum", ()), 1):
             self._say(f"  {number}. {choice if isinstance(choice, str) else json_text(choice)}")
         while True:
             typed = self._read(f"{path or schema.get('title') or 'answer'}{hint}:").strip()
             if not typed and (not required or default is not UNSET):
                 return UNSET if path or default is UNSET else default
             try:
-                return read(typed)
+                return _read_as(schema, typed)
             except ValueError as error:
                 self._say(f"! {error}")
 
@@ -143,85 +152,53 @@ class _Form:
         return schema, allows_null
 
 
-class _Reader:
-    """Reads a value of a schema from a line. Raises ``ValueError`` with what is expected."""
+def _hint(schema: Mapping[str, Any]) -> str:
+    """Return what a value may be, in brackets; empty for a plain text."""
+    if "enum" in schema:
+        return f" (1 to {len(schema['enum'])})"
+    kind, form = schema.get("type"), str(schema.get("format", ""))
+    if kind in ("integer", "number"):
+        form = ", ".join(f"{words} {schema[name]}" for name, _, words in BOUNDS if name in schema)
+    elif kind != "string":
+        form = "y/n" if kind == "boolean" else "JSON"
+    return f" ({form})" if form else ""
 
-    def __init__(self, schema: Mapping[str, Any]) -> None:
-        self._schema = schema
-        kind = schema.get("type")
-        self.choices: list[Any] = schema["enum"] if isinstance(schema.get("enum"), list) else []
-        self._low, self._high = schema.get("minimum"), schema.get("maximum")
-        self.hint = ""
-        if self.choices:
-            self.hint, self._read = f" (1 to {len(self.choices)})", self._choice
-        elif kind == "boolean":
-            self.hint, self._read = " (y/n)", self._boolean
-        elif kind in ("integer", "number"):
-            self.hint, self._read = self._bounds(), self._number
-        elif kind == "string":
-            form = schema.get("format")
-            self.hint, self._read = f" ({form})" if isinstance(form, str) else "", self._text
-        else:
-            self.hint, self._read = " (JSON)", _json
 
-    def __call__(self, typed: str) -> Any:
-        return self._read(typed)
-
-    def _choice(self, typed: str) -> Any:
-        if typed.isdecimal() and 1 <= int(typed) <= len(self.choices):
-            return self.choices[int(typed) - 1]
-        found = [each for each in self.choices if str(each).lower() == typed.lower()]
+def _read_as(schema: Mapping[str, Any], typed: str) -> Any:
+    """Return a typed value. Raises ``ValueError`` with what is expected."""
+    kind = schema.get("type")
+    if choices := schema.get("enum"):
+        if typed.isdecimal() and 1 <= int(typed) <= len(choices):
+            return choices[int(typed) - 1]
+        found = [each for each in choices if str(each).lower() == typed.lower()]
         if len(found) != 1:
-            raise ValueError(f"give a number from 1 to {len(self.choices)}, or one of them")
+            raise ValueError(f"give a number from 1 to {len(choices)}, or one of them")
         return found[0]
-
-    def _boolean(self, typed: str) -> bool:
+    if kind == "boolean":
         if typed.lower() not in ("y", "yes", "true", "n", "no", "false"):
             raise ValueError("give y or n")
         return typed.lower() in ("y", "yes", "true")
-
-    def _bounds(self) -> str:
-        if self._low is not None and self._high is not None:
-            return f" ({self._low} to {self._high})"
-        if self._low is not None:
-            return f" (at least {self._low})"
-        return "" if self._high is None else f" (at most {self._high})"
-
-    def _number(self, typed: str) -> int | float:
-        schema = self._schema
-        is_whole = schema.get("type") == "integer"
-        try:
-            value = int(typed) if is_whole else float(typed)
-        except ValueError:
-            raise ValueError(f"give a {'whole ' if is_whole else ''}number") from None
-        above, below = schema.get("exclusiveMinimum"), schema.get("exclusiveMaximum")
-        if (self._low is not None and value < self._low) or not math.isfinite(value):
-            raise ValueError(f"give at least {self._low}")
-        if self._high is not None and value > self._high:
-            raise ValueError(f"give at most {self._high}")
-        if above is not None and value <= above:
-            raise ValueError(f"give more than {above}")
-        if below is not None and value >= below:
-            raise ValueError(f"give less than {below}")
-        return value
-
-    def _text(self, typed: str) -> str:
-        least, most = self._schema.get("minLength", 0), self._schema.get("maxLength", math.inf)
-        if not typed and least == 0:
-            raise ValueError("give a text")
-        if not least <= len(typed) <= most:
-            at_most = "" if most == math.inf else f", at most {most}"
-            raise ValueError(f"give at least {least} characters{at_most}")
-        if self._schema.get("format") == "date":
-            try:
+    if kind == "string":
+        if schema.get("format") == "date":
+            with _expecting("a date such as 2027-03-14"):
                 date.fromisoformat(typed)
-            except ValueError:
-                raise ValueError("give a date such as 2027-03-14") from None
+        if not typed:
+            raise ValueError("give a text")
         return typed
+    if kind not in ("integer", "number"):
+        with _expecting("JSON"):
+            return json.loads(typed)
+    with _expecting("a whole number" if kind == "integer" else "a number"):
+        value = int(typed) if kind == "integer" else float(typed)
+    for name, holds, words in BOUNDS:
+        if name in schema and not holds(value, schema[name]):
+            raise ValueError(f"give {words} {schema[name]}")
+    return value
 
 
-def _json(typed: str) -> Any:
+@contextmanager
+def _expecting(what: str) -> Iterator[None]:
     try:
-        return json.loads(typed)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"give JSON: {error}") from None
+        yield
+    except (ValueError, RecursionError):
+        raise ValueError(f"give {what}") from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from functools import partial
 from typing import Annotated, Any, cast
 
@@ -19,8 +18,6 @@ Examples:
   parley chat https://agents.example.com
   parley chat agent.py                     an agent's file, without a server
   parley chat --task-id 0193...            take up a task again"""
-LOCAL = re.compile(r"(?!urn:).*\.py(:[A-Za-z_]\w*)?|(?!urn:)[A-Za-z_][\w.]*:[A-Za-z_]\w*", re.I)
-"""An agent of this machine's code, as ``parley serve`` takes it."""
 WIDTH = 100
 
 COMMANDS = Commands()
@@ -50,14 +47,13 @@ def chat(settings: CommandSettings, output: Output, options: Chat) -> int:
     from parley.cli.chat.conversation import ChatSession
     from parley.cli.chat.terminal import Terminal, history_file
     from parley.cli.commands.auth import LoginOptions, login
+    from parley.cli.loading import is_code, load
     from parley.cli.output.answer import PlainAnswer
     from parley.model.parts import Part
     from parley.model.tasks import Task
 
     call = AgentCall(msgspec.structs.replace(settings, timeout=None, stream=True), output)
-    if LOCAL.fullmatch(settings.agent_card):
-        from parley.cli.loading import load
-
+    if is_code(settings.agent_card):
         (agent,) = load([settings.agent_card]).values()
         call.reference = cast("Any", agent)
 

@@ -9,6 +9,7 @@ import msgspec
 
 from parley.cli.command import Commands
 from parley.cli.commands.serve import serve_agents, serve_and_watch
+from parley.cli.output.failures import UsageFailure
 from parley.cli.output.streams import Output, log_to_stderr
 from parley.cli.settings.options import Argument, CommandOption
 from parley.cli.settings.table import CommandSettings
@@ -23,7 +24,7 @@ class Dev(msgspec.Struct, frozen=True):
 
     targets: Annotated[
         tuple[str, ...], Argument("The agents to serve, as for parley serve.", "TARGET...")
-    ]
+    ] = ()
     port: Annotated[int, CommandOption("Port to listen on; 0 takes a free one.", "PORT")] = 9999
     store: Annotated[
         str, CommandOption("Where tasks are kept, as for parley serve.", "URL", variable="")
@@ -40,6 +41,8 @@ def dev(settings: CommandSettings, output: Output, options: Dev) -> int | None:
     """
     from parley.cli.loading import folders, load
 
+    if not options.targets:
+        raise UsageFailure("there is nothing to serve", hint="parley dev agent.py")
     if not options.no_reload:
         words = ["--port", str(options.port), "--store", options.store, "--no-reload"]
         words += ["--debug"] if settings.debug else []

@@ -8,7 +8,6 @@ from typing import Annotated
 import msgspec
 
 from parley.cli.command import Commands
-from parley.cli.commands.chat import LOCAL
 from parley.cli.output.streams import Output
 from parley.cli.settings.options import AGENT_OPTIONS, CommandOption
 from parley.cli.settings.table import CommandSettings
@@ -38,11 +37,12 @@ def doctor(settings: CommandSettings, output: Output, options: Doctor) -> int:
     """
     from parley.cli import doctor as checks
     from parley.cli.calls.agent_call import AgentCall
+    from parley.cli.loading import is_code
 
     findings = [*checks.python(), *checks.packages(), *checks.variables(os.environ)]
     findings += [*checks.terminal(), *checks.port(options.port), *checks.store(options.store)]
     findings += [*checks.keys(), *checks.egress()]
-    if LOCAL.fullmatch(settings.agent_card):
+    if is_code(settings.agent_card):
         findings += checks.local_agent(settings.agent_card)
     elif settings.is_flag("agent_card"):
         findings += checks.remote_agent(AgentCall(settings, output))
