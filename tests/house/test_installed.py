@@ -135,6 +135,20 @@ def test_python_m_parley_is_the_command_under_the_same_name(
         assert "__main__" not in by_module.stdout + by_module.stderr
 
 
+def test_a_new_agent_and_the_examples_come_with_the_wheel(
+    with_cli: Environment, tmp_path: Path
+) -> None:
+    made = run([with_cli.parley, "init", "desk", "--docker"], tmp_path)
+    assert made.returncode == 0, made.stderr
+    assert (tmp_path / "desk/.gitignore").is_file()
+    assert "ARG AGENT=agent.py" in (tmp_path / "desk/deploy/Dockerfile").read_text("utf-8")
+    copied = run([with_cli.parley, "examples", "travel_planner"], tmp_path)
+    assert "travel_planner/booking_office.sql" in copied.stdout
+    healthy = run([with_cli.parley, "doctor", "--port", "0", "desk/agent.py"], tmp_path)
+    assert healthy.returncode == 0, healthy.stdout
+    assert f"Packages: parley {parley.__version__} with cli\n" in healthy.stdout
+
+
 # -- missing extras and tools ------------------------------------------------------------------
 
 

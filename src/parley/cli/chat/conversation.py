@@ -32,7 +32,7 @@ from parley.client.retry import Retry
 from parley.extensions.questions import AuthRequest, auth_request, question
 from parley.model.errors import A2AError, UnauthenticatedError, UnsupportedOperationError
 from parley.model.parts import Message, Part
-from parley.model.tasks import Task, TaskState
+from parley.model.tasks import Task, TaskState, TaskStatus
 
 T = TypeVar("T")
 RETRY = Retry()
@@ -185,7 +185,8 @@ class ChatSession:
         self._agent = await self._connection.enter_async_context(opened)
 
     def _agrees_to_log_in(self, error: Exception) -> bool:
-        self._say(f"the agent requires a login: {error}")
+        said = str(error).partition(": connect(...")[0]  # the rest is for programs
+        self._say(f"the agent requires a login: {said}")
         return self._terminal.line("Log in now? Y/n").strip().lower() in ("", "y", "yes")
 
     def _part(self) -> None:
@@ -264,6 +265,10 @@ class ChatSession:
             self._call.task_id = stream.task_id or self._call.task_id
             self._context_id = stream.context_id or self._context_id
             self._seq = stream.seq
+            if stream.task_id and (before is None or before.id != stream.task_id):
+                status = TaskStatus(state=stream.state or TaskState.WORKING)
+                context_id = self._context_id
+                self._task = Task(id=stream.task_id, context_id=context_id, status=status)
         if stream.task_id:
             self._set(await self._run(self._agent.get(stream.task_id)))
 

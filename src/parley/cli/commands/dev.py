@@ -13,6 +13,7 @@ from parley.cli.output.failures import UsageFailure
 from parley.cli.output.streams import Output, log_to_stderr
 from parley.cli.settings.options import Argument, CommandOption
 from parley.cli.settings.table import CommandSettings
+from parley.host.options import ServerOptions, options_of
 
 STORE = "sqlite:///parley-dev.db"
 
@@ -27,7 +28,7 @@ class Dev(msgspec.Struct, frozen=True):
     ] = ()
     port: Annotated[int, CommandOption("Port to listen on; 0 takes a free one.", "PORT")] = 9999
     store: Annotated[
-        str, CommandOption("Where tasks are kept, as for parley serve.", "URL", variable="")
+        str, CommandOption(options_of(ServerOptions)["store"].help, "URL", variable="")
     ] = STORE
     no_reload: Annotated[bool, CommandOption("Do not restart when the code changes.")] = False
 
@@ -47,8 +48,6 @@ def dev(settings: CommandSettings, output: Output, options: Dev) -> int | None:
         words = ["--port", str(options.port), "--store", options.store, "--no-reload"]
         words += ["--debug"] if settings.debug else []
         return serve_and_watch(["dev", *words, *options.targets], folders(options.targets))
-    from parley.host.options import ServerOptions
-
     release = log_to_stderr("debug" if settings.debug else "info", holds=not settings.debug)
     sys.dont_write_bytecode = True  # a file that changes twice in a second is read again
     agents = load(options.targets)

@@ -11,6 +11,7 @@ from parley.cli.command import Commands
 from parley.cli.output.streams import Output
 from parley.cli.settings.options import AGENT_OPTIONS, CommandOption
 from parley.cli.settings.table import CommandSettings
+from parley.cli.store.acts import InStore
 
 EXITS = """\b
 Exit status:
@@ -20,13 +21,10 @@ Exit status:
 COMMANDS = Commands()
 
 
-class Doctor(msgspec.Struct, frozen=True):
+class Doctor(InStore, frozen=True):
     """The options of ``parley doctor``."""
 
     port: Annotated[int, CommandOption("The port that a server is to have.", "PORT")] = 9999
-    store: Annotated[
-        str, CommandOption("The store to look at.", "URL", variable="PARLEY_STORE")
-    ] = "sqlite:///parley.db"
 
 
 @COMMANDS.add("doctor", *AGENT_OPTIONS, "output", "debug", "config", epilog=EXITS)
