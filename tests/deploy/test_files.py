@@ -29,6 +29,9 @@ RUNS = {"compose": compose()["services"]["agent"]["command"]} | {
     each["metadata"]["name"]: container(each)["args"] for each in deployments()
 }
 
+UNIT = (DEPLOY / "systemd" / "parley-agent.service").read_text("utf-8")
+RUNS["systemd"] = re.findall(r"^ExecStart=\S+ serve (.+)$", UNIT, re.M)[0].split()
+
 
 @cache
 def flags() -> set[str]:

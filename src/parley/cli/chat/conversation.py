@@ -117,8 +117,8 @@ class ChatSession:
         except (EOFError, Leave):
             return False
         except KeyboardInterrupt:
-            is_open = self._task is not None and not self._task.state.is_terminal
-            self._say("Ctrl-D leaves" + (", /cancel cancels the task" if is_open else ""))
+            waits = self._task is not None and not self._task.state.is_terminal
+            self._say("Ctrl-D leaves" + (", /cancel cancels the task" if waits else ""))
         except Interrupted:
             self._say("stopped")
         except Command as typed:
@@ -293,16 +293,16 @@ class ChatSession:
         if not stream.task_id:
             self._say("stopped before the agent named its task")
             return
-        task = await self._run(self._agent.get(stream.task_id))
-        self._set(task)
-        if task.state.is_terminal:
-            return
-        if not self._terminal.is_terminal:
-            raise Leave
         try:
+            task = await self._run(self._agent.get(stream.task_id))
+            self._set(task)
+            if task.state.is_terminal:
+                return
+            if not self._terminal.is_terminal:
+                raise Leave
             asked = "Cancel the task (c), leave it running (l), or go on watching (Enter)?"
             chosen = self._terminal.line(asked).strip().lower()[:1]
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, Interrupted):  # a second Ctrl-C
             raise Leave from None
         if chosen == "c":
             await self._cancel()

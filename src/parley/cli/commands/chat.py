@@ -49,26 +49,17 @@ def chat(settings: CommandSettings, output: Output, options: Chat) -> int:
     from parley.cli.commands.auth import LoginOptions, login
     from parley.cli.loading import is_code, load
     from parley.cli.output.answer import PlainAnswer
-    from parley.model.parts import Part
-    from parley.model.tasks import Task
 
     call = AgentCall(msgspec.structs.replace(settings, timeout=None, stream=True), output)
     if is_code(settings.agent_card):
         (agent,) = load([settings.agent_card]).values()
         call.reference = cast("Any", agent)
 
-    def plain(before: Task | None, files: list[Part]) -> PlainAnswer:
-        return PlainAnswer(before, files)
-
     with Terminal(None if options.no_history else history_file()) as terminal:
-        view = plain
+        view: Any = PlainAnswer
         if terminal.is_terminal and draws():
             from parley.cli.output.rich_answer import RichAnswer, TextConsole
 
-            console = TextConsole(WIDTH)
-
-            def view(before: Task | None, files: list[Part]) -> PlainAnswer:
-                return RichAnswer(console, before, files, "Ctrl-C stops")
-
+            view = partial(RichAnswer, TextConsole(WIDTH))
         login_by_card = partial(login, options=LoginOptions())
         return call.run(ChatSession(call, terminal, view, login_by_card).run)

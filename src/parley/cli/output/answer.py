@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Self
 
-from parley.cli.output.rendering import file_line, short
+from parley.cli.output.rendering import file_line, progress_line
 from parley.cli.output.streams import print_line
 from parley.cli.output.text import json_text, one_line, visible
 from parley.client.calls.stream_reader import new_output, restates_prior_question
@@ -76,7 +76,8 @@ class PlainAnswer:
             if not is_prior:
                 self._status(event.status)
         elif (shown := run_progress(event)) is not None:
-            self._progress(shown)
+            if shown["kind"] != "thinking":
+                self._step(*progress_line(shown))
         else:
             self._status(event.status)
 
@@ -138,16 +139,6 @@ class PlainAnswer:
         if status.state is not TaskState.SUBMITTED:
             self._stands(status.state)
 
-    def _progress(self, shown: dict[str, Any]) -> None:
-        name, kind = str(shown.get("name", ""))[:100], shown["kind"]
-        words = {
-            "toolCall": f"{name} {short(shown.get('arguments'))}",
-            "toolResult": f"{name}: {short(shown.get('result'))}",
-            "toolProgress": f"{name}: {short(shown.get('text'))}",
-        }
-        if kind != "thinking":
-            self._step(one_line(words.get(kind, name or kind[:100])))
-
     # -- how it is shown -----------------------------------------------------------------------
 
     def _grew(self) -> None:
@@ -177,8 +168,8 @@ class PlainAnswer:
     def _working(self, text: str) -> None:
         labelled("task", f"working: {text}" if text else "working")
 
-    def _step(self, text: str) -> None:
-        labelled("step", text)
+    def _step(self, label: str, text: str) -> None:
+        labelled(label.lower(), one_line(text))
 
     def _stands(self, state: TaskState) -> None:
         labelled("task", state_name(state))

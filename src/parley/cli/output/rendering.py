@@ -344,23 +344,14 @@ class EventWriter:
         """Write the progress of a model run, dimmed: one line for each step, thinking
         as it grows.
         """
-        write, kind, name = self._write, shown["kind"], str(shown.get("name", ""))[:MAX_NAME]
-        if kind == "thinking":
+        write = self._write
+        if shown["kind"] == "thinking":
             if write.open_block != THINKING:
                 write.begin("Thinking", THINKING, dim=True)
             write.more(str(shown.get("text", "")))
-        elif kind == "toolCall":
-            arguments = shown.get("arguments")
-            write.field("Tool", f"{name} {short(arguments)}", dim=True)
-        elif kind == "toolResult":
-            label = "Tool error" if shown.get("isError") else "Tool result"
-            write.field(label, f"{name}: {short(shown.get('result'))}", dim=True)
-        elif kind == "toolProgress":
-            write.field("Tool", f"{name}: {short(shown.get('text'))}", dim=True)
         else:
-            detail = shown.get("detail")
-            words = "" if detail is None else f": {short(detail)}"
-            write.field("Step", f"{name or kind[:MAX_NAME]}{words}", dim=True)
+            label, words = progress_line(shown)
+            write.field(label, words, dim=True)
 
     def _task(self, task: Task, before: Task | None) -> None:
         if before is None or before.id != task.id:
@@ -396,7 +387,22 @@ class EventWriter:
             write.close()
 
 
-def short(value: Any) -> str:
+def progress_line(shown: dict[str, Any]) -> tuple[str, str]:
+    """Return the label and the text of a step of a model run, on one line."""
+    kind, name = shown["kind"], str(shown.get("name", ""))[:MAX_NAME]
+    if kind == "toolCall":
+        return "Tool", f"{name} {_short(shown.get('arguments'))}"
+    if kind == "toolResult":
+        label = "Tool error" if shown.get("isError") else "Tool result"
+        return label, f"{name}: {_short(shown.get('result'))}"
+    if kind == "toolProgress":
+        return "Tool", f"{name}: {_short(shown.get('text'))}"
+    detail = shown.get("detail")
+    words = "" if detail is None else f": {_short(detail)}"
+    return "Step", f"{name or kind[:MAX_NAME]}{words}"
+
+
+def _short(value: Any) -> str:
     """Return a value on one line, cut to the length for progress."""
     text = value if isinstance(value, str) else json_text(value)
     return text if len(text) <= MAX_PROGRESS else f"{text[:MAX_PROGRESS]}..."

@@ -25,12 +25,13 @@ from rich.spinner import Spinner
 from rich.text import Text
 
 from parley.cli.output.answer import Growing, PlainAnswer, finished, state_name
-from parley.cli.output.text import json_text, visible
+from parley.cli.output.text import json_text, one_line, visible
 from parley.model.parts import Part
 from parley.model.tasks import Task, TaskState
 
 PICTURE = 40  # columns
 MAX_LIVE = 8_000  # characters that are drawn again and again
+STOPS = "Ctrl-C stops"  # in a conversation
 OTHER_LINES = 3  # of each artifact behind the front one
 
 STYLES = {
@@ -117,15 +118,11 @@ class RichAnswer(PlainAnswer):
     """Draws the events of one answer; see ``PlainAnswer``."""
 
     def __init__(
-        self,
-        console: Console,
-        before: Task | None = None,
-        files: list[Part] | None = None,
-        hint: str = "",
+        self, console: Console, before: Task | None = None, files: list[Part] | None = None
     ) -> None:
         super().__init__(before, files)
         self._console = console
-        self._hint = hint
+        self._hint = STOPS if files is not None else ""
         self._began = time.monotonic()
         self._doing = ""
         self._titled: Growing | None = None
@@ -162,11 +159,14 @@ class RichAnswer(PlainAnswer):
         height = max(4, self._console.height - 6)
         shown: list[RenderableType] = []
         for each in [each for each in [*self._growing.values()] if each.rest.strip()]:
-            if each is not self._titled and (each.name != "answer" or self._titled):
+            if self._has_title(each):
                 shown.append(_title(each.name))
             body = AgentMarkdown(_last(each.rest))
             shown.append(Padding(_Trimmed(body, OTHER_LINES if shown[1:] else height), (0, 2)))
         return Group(*shown, "", self._foot()) if shown else self._foot()
+
+    def _has_title(self, each: Growing) -> bool:
+        return each is not self._titled and (each.name != "answer" or self._titled is not None)
 
     def _foot(self) -> RenderableType:
         seconds = time.monotonic() - self._began
@@ -188,7 +188,7 @@ class RichAnswer(PlainAnswer):
         for each in [*self._growing.values()]:
             end = len(each.text) if each.is_complete else each.shown + finished(each.rest)
             if (block := each.text[each.shown : end]).strip():
-                if self._titled is not each and (each.name != "answer" or self._titled):
+                if self._has_title(each):
                     self._console.print(_title(each.name))
                 self._titled = each
                 self._print(_Trimmed(AgentMarkdown(block)))
@@ -213,8 +213,8 @@ class RichAnswer(PlainAnswer):
     def _working(self, text: str) -> None:
         self._doing = text
 
-    def _step(self, text: str) -> None:
-        self._print(styled((f"› {text}", "dim")))
+    def _step(self, label: str, text: str) -> None:
+        self._print(styled((f"{label}: {one_line(text)}", "dim")))
 
     def _stands(self, state: TaskState) -> None:
         self._doing = ""
