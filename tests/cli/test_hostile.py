@@ -247,22 +247,26 @@ view.begin(SAID, [SAID])
 view.step(SAID, SAID)
 view.show_card(card, SAID)
 view.show_request(SAID)
-said = Message(message_id=SAID, role=Role.AGENT, parts=(Part(text=SAID),))
-view.show(said)
-ids = {{"task_id": SAID, "context_id": SAID}}
-with view.answer() as answer:
-    working = TaskStatus(state=TaskState.WORKING, message=said)
-    answer.event(TaskStatusUpdateEvent(**ids, status=working))
-    for text in (SAID, "# " + SAID):
-        grown = Artifact(artifact_id=SAID, name=SAID, parts=(Part(text=text),))
-        answer.event(TaskArtifactUpdateEvent(**ids, artifact=grown, append=True))
-    answer.note(SAID)
-    answer.line(SAID)
-parts = (Part(text=SAID), Part(data={{SAID: SAID}}), Part(url=SAID, filename=SAID, media_type=SAID))
-view.show(Task(
-    id=SAID, context_id=SAID, status=TaskStatus(state=TaskState.COMPLETED, message=said),
-    artifacts=(Artifact(artifact_id=SAID, name=SAID, parts=parts),),
-))
+async def answers():
+    said = Message(message_id=SAID, role=Role.AGENT, parts=(Part(text=SAID),))
+    view.show(said)
+    ids = {{"task_id": SAID, "context_id": SAID}}
+    with view.answer() as answer:
+        working = TaskStatus(state=TaskState.WORKING, message=said)
+        answer.event(TaskStatusUpdateEvent(**ids, status=working))
+        for text in (SAID, "# " + SAID):
+            grown = Artifact(artifact_id=SAID, name=SAID, parts=(Part(text=text),))
+            answer.event(TaskArtifactUpdateEvent(**ids, artifact=grown, append=True))
+        answer.note(SAID)
+        answer.line(SAID)
+    file = Part(url=SAID, filename=SAID, media_type=SAID)
+    parts = (Part(text=SAID), Part(data={{SAID: SAID}}), file)
+    view.show(Task(
+        id=SAID, context_id=SAID, status=TaskStatus(state=TaskState.COMPLETED, message=said),
+        artifacts=(Artifact(artifact_id=SAID, name=SAID, parts=parts),),
+    ))
+
+asyncio.run(answers())
 view.end([SAID], serving=True)
 view._console.print(SAID, Text(SAID))  # what forgets to be shown is shown all the same
 print("THE END", flush=True)

@@ -175,20 +175,19 @@ class PlainAnswer:
         labelled("task", state_name(state))
 
 
-def finished(text: str) -> int:
-    """Return the length of the finished blocks at the start of a Markdown text.
+def block_ends(text: str) -> list[int]:
+    """Return where the finished blocks of a Markdown text end.
 
     A block ends at an empty line before a line without an indent, outside of a code fence.
     """
-    end = place = 0
-    fence = ""
-    is_gap = False
+    ends: list[int] = []
+    place, fence, is_gap = 0, "", False
     for line in text.splitlines(keepends=True):
         bare = line.strip()
         if is_gap and bare and not fence and not line[:1].isspace():
-            end = place
+            ends.append(place)
         if bare[:3] in ("```", "~~~") and (not fence or bare.startswith(fence)):
             fence = "" if fence else bare[:3]
         is_gap = not bare
         place += len(line)
-    return end
+    return ends

@@ -6,6 +6,7 @@ block, the last lines of other artifacts, and a line with the state of the task.
 
 from __future__ import annotations
 
+import asyncio
 import struct
 import time
 import zlib
@@ -24,11 +25,12 @@ from rich.segment import Segment
 from rich.spinner import Spinner
 from rich.text import Text
 
-from parley.cli.output.answer import Growing, PlainAnswer, finished, state_name
+from parley.cli.output.answer import Growing, PlainAnswer, block_ends, state_name
 from parley.cli.output.text import json_text, one_line, visible
 from parley.model.parts import Part
 from parley.model.tasks import Task, TaskState
 
+FRAME = 1 / 12  # seconds
 PICTURE = 40  # columns
 MAX_LIVE = 8_000  # characters that are drawn again and again
 STOPS = "Ctrl-C stops"  # in a conversation
@@ -115,7 +117,7 @@ class _Trimmed:
 
 
 class RichAnswer(PlainAnswer):
-    """Draws the events of one answer; see ``PlainAnswer``."""
+    """Draws the events of one answer, in a running event loop; see ``PlainAnswer``."""
 
     def __init__(
         self, console: Console, before: Task | None = None, files: list[Part] | None = None
@@ -127,17 +129,26 @@ class RichAnswer(PlainAnswer):
         self._doing = ""
         self._titled: Growing | None = None
         self._spinner = Spinner("dots", style="cyan")
+        # Without a thread of its own: it would draw while something else is printed.
         self._live = Live(
-            self, console=console, refresh_per_second=12, transient=True, redirect_stdout=False,
+            self, console=console, auto_refresh=False, transient=True, redirect_stdout=False,
             redirect_stderr=False, vertical_overflow="crop",
         )  # fmt: skip
+        self._timer: asyncio.TimerHandle | None = None
 
     def __enter__(self) -> Self:
         self._live.start()
+        self._draw()
         return self
+
+    def _draw(self) -> None:
+        self._live.refresh()
+        self._timer = asyncio.get_running_loop().call_later(FRAME, self._draw)
 
     def __exit__(self, *error: object) -> None:
         super().__exit__(*error)
+        if self._timer is not None:
+            self._timer.cancel()
         self._live.stop()
         if self._state.is_terminal or self._state.is_interrupted:
             seconds = time.monotonic() - self._began
@@ -186,14 +197,16 @@ class RichAnswer(PlainAnswer):
 
     def _grew(self) -> None:
         for each in [*self._growing.values()]:
-            end = len(each.text) if each.is_complete else each.shown + finished(each.rest)
-            if (block := each.text[each.shown : end]).strip():
+            begin, rest = each.shown, each.rest
+            for end in [*block_ends(rest), *([len(rest)] if each.is_complete else ())]:
+                block, each.shown = each.text[each.shown : begin + end], begin + end
+                if not block.strip():
+                    continue
                 if self._has_title(each):
                     self._console.print(_title(each.name))
                 self._titled = each
                 self._print(_Trimmed(AgentMarkdown(block)))
                 self._console.print()
-            each.shown = max(end, each.shown)
             if not each.is_complete and each.text:
                 return  # artifacts behind this one are printed when it is complete
 
