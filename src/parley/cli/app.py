@@ -62,7 +62,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "conformance": "Test a server or a client against the specification.",
     },
     "This command": {
-        "doctor": "Look for what is wrong, and say what to do.",
+        "doctor": "Look for problems, and name their remedies.",
         "config": "Show the configuration.",
         "completion": "Print the completion script for a shell.",
         "help": "Show how to use parley, or one of its commands.",

@@ -1,4 +1,4 @@
-"""The checks of ``parley doctor``: each finds what is right or wrong, and says what to do."""
+"""The checks of ``parley doctor``: each yields its findings, with remedies of problems."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ PARLEY_TLS_KEY_PASSWORD PARLEY_TOKEN
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """What a check found, and what to do about a problem."""
+    """The finding of a check, and the remedy of a problem."""
 
     subject: str
     state: Literal["ok", "note", "problem"]
@@ -217,7 +217,7 @@ def keys() -> Findings:
 
 
 def variables(environment: Mapping[str, str]) -> Findings:
-    """Check the names of environment variables, which nobody would miss."""
+    """Check the names of environment variables: a wrong name has no effect, and no error."""
     known = {setting.variable for setting in SETTINGS} | OTHERS
     known |= {flag.variable for _, flag in FLAGS.values() if flag.variable}
     known |= {each.variable for each in options_of(ServerOptions).values() if each.variable}

@@ -139,7 +139,7 @@ def test_a_conversation_at_a_terminal(served, tmp_path):
         chat.type("wait")
         chat.until("Waiting for the gate")
         chat.press("C")
-        chat.until("on watching (Enter)?")
+        chat.until("keep watching (Enter)?")
         chat.type("x", end="")  # its echo shows that the prompt reads
         chat.until("x")
         chat.press("C")

@@ -190,7 +190,7 @@ class ChatSession:
         return self._terminal.line("Log in now? Y/n").strip().lower() in ("", "y", "yes")
 
     def _part(self) -> None:
-        """Say how an unfinished task is taken up again."""
+        """Print the command that continues an unfinished task."""
         task = self._task
         is_served = isinstance(self._call.reference, str)  # an agent's file ends with this process
         if is_served and task is not None and not task.state.is_terminal:
@@ -300,7 +300,7 @@ class ChatSession:
                 return
             if not self._terminal.is_terminal:
                 raise Leave
-            asked = "Cancel the task (c), leave it running (l), or go on watching (Enter)?"
+            asked = "Cancel the task (c), leave it running (l), or keep watching (Enter)?"
             chosen = self._terminal.line(asked).strip().lower()[:1]
         except (KeyboardInterrupt, Interrupted):  # a second Ctrl-C
             raise Leave from None
@@ -427,7 +427,7 @@ class ChatSession:
 
 @contextmanager
 def _cuts(stream: EventStream, shown: PlainAnswer) -> Iterator[Callable[[], None]]:
-    """Say when the stream is cut, and when it is resumed: yields what is called for an event."""
+    """Say when the stream is cut and resumed: yields a function to call for each event."""
     cut = False
 
     class Listener(logging.Handler):

@@ -1,7 +1,7 @@
 """Prompts for the answer to a question with a JSON Schema: each member by itself.
 
-What the schema allows is checked before the answer is sent, as far as a person can be told; the
-agent checks the rest, and its objections are shown at their members, which are asked again.
+Choices, numbers with their bounds and dates are checked before the answer is sent. The agent checks
+the rest; its objections are shown at their members, which are asked again.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class _Form:
         for name, member in schema["properties"].items():
             inner = f"{path}.{name}" if path else name
             if known and name not in known and not self._is_wrong(inner):
-                continue  # it was left out, and nobody objected
+                continue  # it was left out, without an objection
             value = self.value(
                 member, inner, known.get(name, UNSET), required=name in needed, depth=depth + 1
             )
@@ -153,7 +153,7 @@ class _Form:
 
 
 def _hint(schema: Mapping[str, Any]) -> str:
-    """Return what a value may be, in brackets; empty for a plain text."""
+    """Return the form of a value, in brackets; empty for a plain text."""
     if "enum" in schema:
         return f" (1 to {len(schema['enum'])})"
     kind, form = schema.get("type"), str(schema.get("format", ""))
@@ -165,7 +165,7 @@ def _hint(schema: Mapping[str, Any]) -> str:
 
 
 def _read_as(schema: Mapping[str, Any], typed: str) -> Any:
-    """Return a typed value. Raises ``ValueError`` with what is expected."""
+    """Return a typed value. Raises ``ValueError`` with the expected form."""
     kind = schema.get("type")
     if choices := schema.get("enum"):
         if typed.isdecimal() and 1 <= int(typed) <= len(choices):

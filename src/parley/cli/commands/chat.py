@@ -17,7 +17,7 @@ Examples:
   parley chat                              the server on this machine
   parley chat https://agents.example.com
   parley chat agent.py                     an agent's file, without a server
-  parley chat --task-id 0193...            take up a task again"""
+  parley chat --task-id 0193...            continue a task"""
 WIDTH = 100
 
 COMMANDS = Commands()

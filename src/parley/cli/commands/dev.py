@@ -38,7 +38,7 @@ def dev(settings: CommandSettings, output: Output, options: Dev) -> int | None:
     """Serve agents on this machine while you write them.
 
     The server restarts when the code changes, and a failed task tells its caller the exception and
-    the last lines of the traceback. Use parley serve for other callers: it tells nobody.
+    the last lines of the traceback. parley serve keeps them in its log.
     """
     from parley.cli.loading import folders, load
 

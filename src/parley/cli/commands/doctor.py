@@ -1,4 +1,4 @@
-"""``parley doctor``: looks for what is wrong on this machine, and says what to do."""
+"""``parley doctor``: looks for problems of this machine, and names their remedies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from parley.cli.store.acts import InStore
 
 EXITS = """\b
 Exit status:
-  0  nothing is wrong
+  0  there is no problem
   1  there is a problem"""
 
 COMMANDS = Commands()
@@ -29,7 +29,7 @@ class Doctor(InStore, frozen=True):
 
 @COMMANDS.add("doctor", *AGENT_OPTIONS, "output", "debug", "config", epilog=EXITS)
 def doctor(settings: CommandSettings, output: Output, options: Doctor) -> int:
-    """Look for what is wrong: Python, extras, port, store, keys, clock, egress, variables.
+    """Look for problems of Python, extras, port, store, keys, clock, egress and variables.
 
     An agent may be named: its address, or its file or module. Changes nothing.
     """

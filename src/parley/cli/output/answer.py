@@ -26,7 +26,7 @@ def labelled(label: str, text: str) -> None:
 
 
 class Growing:
-    """An artifact of an answer: its text so far, of which ``shown`` characters are printed."""
+    """An artifact of an answer: its text so far; ``shown`` characters of it are printed."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -89,7 +89,7 @@ class PlainAnswer:
         """Show a line that may be copied."""
         labelled("", text)
 
-    # -- what is shown -------------------------------------------------------------------------
+    # -- contents -------------------------------------------------------------------------------
 
     def _artifact(
         self, artifact: Artifact, *, append: bool = False, last: bool = False, is_event: bool = True
@@ -139,7 +139,7 @@ class PlainAnswer:
         if status.state is not TaskState.SUBMITTED:
             self._stands(status.state)
 
-    # -- how it is shown -----------------------------------------------------------------------
+    # -- output -------------------------------------------------------------------------------
 
     def _grew(self) -> None:
         """Show new whole lines of all artifacts, and the rest of complete ones."""
