@@ -157,7 +157,7 @@ async def any_client(view: PlainView, address: str) -> None:
         binding, version = interface.protocol_binding, interface.protocol_version
         async with connect(f"{address}/time", binding=binding, version=version) as agent:
             view.show_request(f"What time is it in Lima?   ({binding}, {version})")
-            view.show(await agent.send("What time is it in Lima?"))
+            view.show((await agent.send("What time is it in Lima?")).reply)
 
 
 async def streamed_task(view: PlainView, address: str) -> None:

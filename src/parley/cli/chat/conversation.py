@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import shlex
 import signal
 import webbrowser
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,7 +25,6 @@ from parley.cli.output.rendering import file_line
 from parley.cli.output.text import one_line
 from parley.client import ClientError, EventStream, RemoteAgent
 from parley.client.authorizing import kind_of
-from parley.client.calls import follow
 from parley.client.errors import AuthenticationRequired
 from parley.client.retry import Retry
 from parley.extensions.questions import AuthRequest, auth_request, question
@@ -251,8 +249,8 @@ class ChatSession:
         """
         before = self._task
         try:
-            with self._view(before, self._files) as shown, _cuts(stream, shown) as seen:
-                await self._run(self._read_stream(stream, shown, seen, asked))
+            with self._view(before, self._files) as shown:
+                await self._run(self._read_stream(stream, shown, asked))
         except Interrupted:
             return await self._stop(stream)
         except UnsupportedOperationError:
@@ -273,11 +271,23 @@ class ChatSession:
             self._set(await self._run(self._agent.get(stream.task_id)))
 
     async def _read_stream(
-        self, stream: EventStream, shown: PlainAnswer, seen: Callable[[], None], asked: Task | None
+        self, stream: EventStream, shown: PlainAnswer, asked: Task | None
     ) -> None:
+        is_cut = False
+
+        def cut() -> None:
+            nonlocal is_cut
+            if not is_cut:
+                after = "" if stream.seq is None else f" after event {stream.seq}"
+                shown.note(f"connection lost, resuming{after}")
+            is_cut = True
+
+        stream.on_cut(cut)
         async with stream:
             async for event in stream:
-                seen()
+                if is_cut:
+                    shown.note("resumed")
+                    is_cut = False
                 status = getattr(event, "status", None)
                 if asked is not None and status is not None:
                     asked = asked if status == asked.status else None
@@ -340,7 +350,7 @@ class ChatSession:
         if not typed.strip() or (kind_of(request) == "basic" and not colon):
             raise UsageFailure("the credential is empty, or has no colon after the user")
         given = (user, password) if kind_of(request) == "basic" else typed.strip()
-        await self._run(self._agent.authorize(task, given))
+        await self._run(self._agent.authorize(task, given, return_immediately=True))
         await self._follow(self._agent.subscribe(task.id, after=self._seq), task)
 
     # -- commands ------------------------------------------------------------------------------
@@ -423,35 +433,6 @@ class ChatSession:
                     shown.event(message)
             return
         await self._follow(self._agent.subscribe(task.id))
-
-
-@contextmanager
-def _cuts(stream: EventStream, shown: PlainAnswer) -> Iterator[Callable[[], None]]:
-    """Say when the stream is cut and resumed: yields a function to call for each event."""
-    cut = False
-
-    class Listener(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            nonlocal cut
-            if record.msg == follow.CUT and not cut:
-                cut = True
-                after = "" if stream.seq is None else f" after event {stream.seq}"
-                shown.note(f"connection lost, resuming{after}")
-
-    def seen() -> None:
-        nonlocal cut
-        if cut:
-            cut = False
-            shown.note("resumed")
-
-    listener, before = Listener(), follow.logger.level
-    follow.logger.addHandler(listener)
-    follow.logger.setLevel(logging.INFO)
-    try:
-        yield seen
-    finally:
-        follow.logger.removeHandler(listener)
-        follow.logger.setLevel(before)
 
 
 def _with_size(path: Path) -> str:

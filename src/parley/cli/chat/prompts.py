@@ -17,8 +17,8 @@ from typing import Any
 from msgspec import UNSET
 
 from parley.cli.output.text import json_text
-from parley.engine.typed.schema import REF
 from parley.extensions.questions import Question
+from parley.model.typed.schema import REF
 
 DEEPEST = 4  # deeper values are typed as JSON
 WHOLE = "$"

@@ -96,7 +96,6 @@ logger = logging.getLogger(__name__)
 
 Source = Callable[[], AsyncIterator[StreamItem]]
 
-CUT = "the stream was cut (%s); resuming in %.2f s"
 # Seconds to wait for the end of the body after the last event, so that the connection is reusable.
 END_TIMEOUT = 1.0
 # After this many seconds a lost connection does not count as a consecutive failure.
@@ -260,7 +259,9 @@ async def follow(
             ) from cut
         pause = _backoff(retry, quiet, cut)
         quiet += 1
-        logger.info(CUT, cut or "early end", pause)
+        logger.info("the stream was cut (%s); resuming in %.2f s", cut or "early end", pause)
+        if reader.on_cut is not None:
+            reader.on_cut()
         await asyncio.sleep(pause)
 
 

@@ -296,6 +296,7 @@ class StreamReader:
         seq: int | None = None,
     ) -> None:
         self.numbered = numbered
+        self.on_cut: Callable[[], None] | None = None
         self._last: Event | None = None
         self._ends = ends
         self.before: Task | None = None
@@ -518,6 +519,10 @@ class EventStream:
         ``None`` for a message that starts a task, and if the agent did not return it.
         """
         return self._reader.before
+
+    def on_cut(self, function: Callable[[], None]) -> None:
+        """Call ``function`` whenever the connection breaks, before the stream is resumed."""
+        self._reader.on_cut = function
 
     def __aiter__(self) -> Self:
         return self
