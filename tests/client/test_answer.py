@@ -251,7 +251,16 @@ async def test_the_parts_of_a_composition_have_typed_answers() -> None:
     async def read(turn: Turn) -> str:
         return turn.text
 
+    @agent.skill
+    async def shout(turn: Turn) -> str:
+        return turn.text.upper()
+
     fits = sequence(part(agent, returns=Priced), name="Fits")
+    loud = sequence(part(agent, skill="shout"), name="Loud")
+    async with client(loud) as remote:
+        assert (await remote.send("hello")).text == "HELLO"
+    with pytest.raises(ValueError, match="no skill"):
+        part(str.upper, skill="shout")
     async with client(fits) as remote:
         assert (await remote.send('{"price": 2}')).ok
         failed = await remote.send('{"price": "much"}')

@@ -192,6 +192,7 @@ class Calling:
                 artifacts=shows,
                 cancel_remote=True,
                 returns=called.returns,
+                skill=called.skill or None,
                 timeout=terms.seconds,
                 terms=terms,
                 connection=called.connection,

@@ -31,9 +31,9 @@ class CompositionPart(Connectable):
 
     ``target`` is the agent to call. Without it, ``function`` is called with the message's text, as
     a step of the composing turn. ``timeout`` is the time limit in seconds, ``returns`` the type of
-    its result, ``connection`` are options of ``parley.connect`` for a remote agent. ``key``
-    identifies its calls in the log: it is made of position and name, so that a later attempt finds
-    them.
+    its result, ``skill`` the id of the agent's skill, ``connection`` are options of
+    ``parley.connect`` for a remote agent. ``key`` identifies its calls in the log: it is made of
+    position and name, so that a later attempt finds them.
     """
 
     name: str
@@ -42,6 +42,7 @@ class CompositionPart(Connectable):
     pass_questions: bool = True
     key: str = ""
     returns: Any = None
+    skill: str = ""
 
     @property
     def agent(self) -> Agent | None:
@@ -68,6 +69,7 @@ def part(
     timeout: float | None = None,
     pass_questions: bool = True,
     returns: Any = None,
+    skill: str = "",
     **connection: Any,
 ) -> CompositionPart:
     """Return a part of a composition with options that its agent or function lacks.
@@ -78,9 +80,9 @@ def part(
     as in a ``lambda``, unless its name is ``turn``.
 
     ``name`` is used in questions, progress, failures and the drawing. ``timeout`` is the time limit
-    of each call in seconds. ``returns`` is the type of ``Outcome.data``; a result that does not fit
-    is a failure. ``connection`` are options of ``parley.connect`` for a remote agent,
-    such as ``bearer=``.
+    of each call in seconds. ``skill`` is the id of the agent's skill that is called. ``returns`` is
+    the type of ``Outcome.data``; a result that does not fit is a failure. ``connection`` are
+    options of ``parley.connect`` for a remote agent, such as ``bearer=``.
 
     Raises ``TypeError`` for an object that cannot be a part, and ``ValueError`` for options that do
     not apply to it.
@@ -105,6 +107,8 @@ def part(
         )
     if timeout is not None and not timeout > 0:
         raise ValueError(f"timeout is a positive number of seconds, not {timeout!r}")
+    if skill and made.target is None:
+        raise ValueError(f"{made.name!r} is a function, so it has no skill: leave out skill=")
     if connection and (made.target is None or made.agent is not None):
         raise ValueError(
             f"{made.name!r} runs in this process, so nothing connects to it: leave out "
@@ -116,6 +120,7 @@ def part(
         timeout=made.timeout if timeout is None else timeout,
         pass_questions=made.pass_questions and pass_questions,
         returns=made.returns if returns is None else returns,
+        skill=skill or made.skill,
         connection=connection,
     )
 
