@@ -58,7 +58,7 @@ async def peak_of(url: str) -> int:
     """Return the peak memory of the server."""
     async with parley.connect(url) as remote:
         answer = await remote.send("?", metadata={"skill": "memory"})
-        assert isinstance(answer, parley.Message)
+        assert answer.task is None
         return int(answer.text)
 
 

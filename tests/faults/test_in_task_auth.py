@@ -46,14 +46,14 @@ async def test_a_server_dies_while_the_task_waits(served: Served) -> None:
     await served.start()
     async with parley.connect(served.url) as remote:
         assert (await remote.get(task.id)).state is TaskState.AUTH_REQUIRED
-        await remote.authorize(task, TOKEN)
+        await remote.authorize(task, TOKEN, return_immediately=True)
     assert await ended(served, task) == f"{len(TOKEN)} in attempt 1"
 
 
 async def test_a_server_dies_after_the_credential_has_arrived(served: Served) -> None:
     async with parley.connect(served.url) as remote:
         task = await asking(remote, "slow")
-        await remote.authorize(task, TOKEN)
+        await remote.authorize(task, TOKEN, return_immediately=True)
         async with asyncio.timeout(20):
             while b"step:arrived" not in b"".join(
                 path.read_bytes()

@@ -1,5 +1,6 @@
 """``parley doctor``: what is wrong is found, and the status says whether something is."""
 
+import os
 import re
 import socket
 import sqlite3
@@ -13,6 +14,12 @@ from tests.kit.processes import Running, free_port
 AGENT = "from parley import Agent\nagent = Agent('Echo')\n\n@agent.skill\n"
 AGENT += "async def echo(text: str) -> str:\n    'Says it again.'\n    return text\n"
 SOURCE = Path(__file__).parents[3] / "src" / "parley"
+
+
+@pytest.fixture(autouse=True)
+def no_variables(monkeypatch):
+    for name in [each for each in os.environ if each.startswith(("PARLEY_", "A2ACLI_"))]:
+        monkeypatch.delenv(name)
 
 
 def found(parley, *words):

@@ -110,7 +110,8 @@ ASKED: dict[str, tuple[bytes, dict[str, str]]] = {
 MESSAGE = json.loads(saying("hello"))["params"]
 
 _IDS = re.compile(
-    r"[0-9a-f]{8}-[0-9a-f-]{27}|[0-9a-f]{32}|\d{4}-\d\d-\d\dT[\d:.]+Z|[0-9a-f]{8,16}(?=[-\". ])"
+    r"[0-9a-f]{8}-[0-9a-f-]{27}|[0-9a-f]{32}|\d{4}-\d\d-\d\dT[\d:.]+Z"
+    r"|[0-9a-f]{8,16}(-[0-9a-f]{4})?(?=[-\". ])"
 )
 
 

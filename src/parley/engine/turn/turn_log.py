@@ -12,7 +12,6 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable
-from time import perf_counter
 from typing import Any
 
 from parley.model.ids import log_incident
@@ -40,25 +39,28 @@ class _Second:
     """The records of the current second: the numbers of both kinds, and the events left out."""
 
     def __init__(self) -> None:
+        self.loop: asyncio.AbstractEventLoop | None = None
         self.ends_at = 0.0
         self.failures = self.others = 0
         self.left_out: Counter[str | TaskState] = Counter()
 
-    def has_room(self, now: float, *, is_failure: bool) -> bool:
+    def has_room(self, *, is_failure: bool) -> bool:
         """Count a record. Return whether it is within the limit."""
-        if now >= self.ends_at:
+        loop = asyncio.get_running_loop()
+        if loop is not self.loop or loop.time() >= self.ends_at:
             self.report()
-            self.ends_at, self.failures, self.others = now + 1, 0, 0
+            self.loop, self.ends_at = loop, loop.time() + 1
+            self.failures = self.others = 0
         if is_failure:
             self.failures += 1
             return self.failures <= MOST_RECORDS
         self.others += 1
         return self.others <= MOST_RECORDS
 
-    def leave_out(self, event: str, now: float) -> None:
+    def leave_out(self, event: str) -> None:
         """Count an event that is not logged, and report it when the second is over."""
-        if not self.left_out:
-            asyncio.get_running_loop().call_later(self.ends_at - now, self.report)
+        if not self.left_out and self.loop is not None:
+            self.loop.call_at(self.ends_at, self.report)
         self.left_out[event] += 1
 
     def report(self) -> None:
@@ -72,6 +74,11 @@ class _Second:
 _second = _Second()
 
 
+def _now() -> float:
+    """Return the time of the event loop, which a simulation sets."""
+    return asyncio.get_running_loop().time()
+
+
 def begin(number: int, facts: Facts) -> float:
     """Return the time at which an attempt begins, 0 if turns are not logged.
 
@@ -83,21 +90,22 @@ def begin(number: int, facts: Facts) -> float:
         note("began again", facts)
     elif log.isEnabledFor(logging.DEBUG):
         _write(logging.DEBUG, "began", facts())
-    return perf_counter()
+    return _now()
 
 
 def note(event: str | TaskState, facts: Facts, began: float = 0.0, **fields: Any) -> None:
     """Log an event of a turn, or its end in a state, within the limit, if turns are logged."""
-    now = perf_counter()
-    if now < _second.ends_at and event in _second.left_out:  # the way of most, under load
-        _second.left_out[event] += 1
+    loop = asyncio.get_running_loop()
+    now = loop.time()
+    if event in _second.left_out and loop is _second.loop and now < _second.ends_at:
+        _second.left_out[event] += 1  # the way of most, under load
         return
     if not log.isEnabledFor(logging.INFO):
         return
     if isinstance(event, TaskState):
         event = _ENDS.get(event, "asked")
-    if not _second.has_room(now, is_failure=event == "failed"):
-        _second.leave_out(event, now)
+    if not _second.has_room(is_failure=event == "failed"):
+        _second.leave_out(event)
         return
     if began:
         fields["duration"] = round(now - began, 6)
@@ -106,13 +114,12 @@ def note(event: str | TaskState, facts: Facts, began: float = 0.0, **fields: Any
 
 def failed(error: BaseException, fields: dict[str, Any], began: float) -> str:
     """Log the unexpected exception that ended a turn. Return the reference for the caller."""
-    now = perf_counter()
-    has_room = _second.has_room(now, is_failure=True)
+    has_room = _second.has_room(is_failure=True)
     what = _named(fields)
     if not has_room:
         what = f"{what} ({type(error).__name__}; many failures, so without traceback)"
     if began:
-        fields["duration"] = round(now - began, 6)
+        fields["duration"] = round(_now() - began, 6)
     return log_incident(log, what, error, has_traceback=has_room, event="failed", **fields)
 
 
