@@ -171,7 +171,8 @@ def test_a_pipe_gets_json_lines_and_the_banner_stays_text(folder: Path) -> None:
     [failure] = [turn for turn in turns if turn["event"] == "failed"]
     assert failure["reference"] == reference
     assert failure["task_id"].startswith(reference.partition("-")[0])
-    assert {"context_id", "caller", "attempt", "duration", "agent"} <= failure.keys()
+    assert {"context_id", "caller", "attempt", "agent"} <= failure.keys()
+    assert failure["duration"] > 0
     assert "RuntimeError: boom" in failure["exception"]
     assert failure["level"] == "ERROR"
     for name in (failure["task_id"], failure["context_id"], "'breaks'", reference):

@@ -148,7 +148,7 @@ class Attempt:
     # Class attributes as defaults, since most attempts never change them: keeps direct replies
     # cheap.
     finished = False
-    began = 0.0  # by the event loop; 0 unless the log of turns is on
+    began = 0.0  # by time.perf_counter; 0 unless the log of turns is on
     reference = ""  # of a failure that was logged
     ending: Rejected | Failed | A2AError | None = None
     is_canceling = False

@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable
+from time import perf_counter
 from typing import Any
 
 from parley.model.ids import log_incident
@@ -36,7 +37,10 @@ Facts = Callable[[], dict[str, Any]]
 
 
 class _Second:
-    """The records of the current second: the numbers of both kinds, and the events left out."""
+    """The records of the current second: the numbers of both kinds, and the events left out.
+
+    The second is of the event loop's time, which a simulation sets.
+    """
 
     def __init__(self) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
@@ -74,11 +78,6 @@ class _Second:
 _second = _Second()
 
 
-def _now() -> float:
-    """Return the time of the event loop, which a simulation sets."""
-    return asyncio.get_running_loop().time()
-
-
 def begin(number: int, facts: Facts) -> float:
     """Return the time at which an attempt begins, 0 if turns are not logged.
 
@@ -90,14 +89,13 @@ def begin(number: int, facts: Facts) -> float:
         note("began again", facts)
     elif log.isEnabledFor(logging.DEBUG):
         _write(logging.DEBUG, "began", facts())
-    return _now()
+    return perf_counter()
 
 
 def note(event: str | TaskState, facts: Facts, began: float = 0.0, **fields: Any) -> None:
     """Log an event of a turn, or its end in a state, within the limit, if turns are logged."""
     loop = asyncio.get_running_loop()
-    now = loop.time()
-    if event in _second.left_out and loop is _second.loop and now < _second.ends_at:
+    if event in _second.left_out and loop is _second.loop and loop.time() < _second.ends_at:
         _second.left_out[event] += 1  # the way of most, under load
         return
     if not log.isEnabledFor(logging.INFO):
@@ -108,7 +106,7 @@ def note(event: str | TaskState, facts: Facts, began: float = 0.0, **fields: Any
         _second.leave_out(event)
         return
     if began:
-        fields["duration"] = round(now - began, 6)
+        fields["duration"] = round(perf_counter() - began, 6)
     _write(logging.INFO, event, {**fields, **facts()})
 
 
@@ -119,7 +117,7 @@ def failed(error: BaseException, fields: dict[str, Any], began: float) -> str:
     if not has_room:
         what = f"{what} ({type(error).__name__}; many failures, so without traceback)"
     if began:
-        fields["duration"] = round(_now() - began, 6)
+        fields["duration"] = round(perf_counter() - began, 6)
     return log_incident(log, what, error, has_traceback=has_room, event="failed", **fields)
 
 
