@@ -15,7 +15,7 @@ import parley
 from parley import Agent, Answer, Part, RemoteTaskFailed, ResultMismatch, ResultMissing, Turn
 from parley.client import auth_request, new_output, question
 from parley.client.answer import ReturnType
-from parley.compose import part, sequence
+from parley.compose import Outcome, PartFailure, part, sequence
 from parley.extensions.usage import spent_on
 from parley.model.cards import AgentCapabilities, AgentCard, AgentExtension, AgentSkill
 from parley.model.errors import InvalidParamsError
@@ -305,3 +305,10 @@ def test_an_answer_compares_and_counts_as_its_reply() -> None:
     assert answer == Answer(message)
     assert repr(answer) == "Answer(COMPLETED, 'hi')"
     assert spent_on(answer) == spent_on(message)
+
+
+def test_an_outcome_without_an_answer_says_so() -> None:
+    failed = Outcome(part="Fares", failure=PartFailure(part="Fares", reason="timeout"))
+    assert (failed.ok, failed.state.name, failed.text, failed.data) == (False, "FAILED", "", None)
+    with pytest.raises(ResultMissing, match="no answer of Fares"):
+        _ = failed.reply

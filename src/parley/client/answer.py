@@ -62,16 +62,15 @@ class ReturnType:
         )
 
 
-@lru_cache(maxsize=256)
-def _cached(kind: Any) -> ValueType:
-    return ValueType(kind)
+_cached = lru_cache(maxsize=256)(ValueType)
 
 
 def _value_type(kind: Any) -> ValueType:
     try:
-        return _cached(kind)
+        hash(kind)
     except TypeError:
-        return ValueType(kind)  # a type that cannot be hashed
+        return ValueType(kind)
+    return _cached(kind)
 
 
 class Answer(Generic[T_co]):
@@ -194,8 +193,12 @@ class Answer(Generic[T_co]):
 
     @property
     def reply(self) -> Task | Message:
-        """The task or the direct message, as received."""
-        assert self._reply is not None
+        """The task or the direct message, as received.
+
+        Raises ``ResultMissing`` for the outcome of a part without an answer.
+        """
+        if self._reply is None:
+            raise ResultMissing(f"there is no answer of {self._agent}", answer=self)
         return self._reply
 
     @property

@@ -117,7 +117,7 @@ class Routes:
         if settings.page:
             page = PeoplePage(agents=self._paths_shown)
             self._pages.append(page)
-            self._index.page = self.restricted("page", page, elsewhere=self._index.answer)
+            self._index.page = self.restricted("page", page, otherwise=self._index.answer)
         if unavailable_message and not endpoints:
             self._fallback = Unavailable(unavailable_message, settings, request_bytes)
         self.agents: dict[str, ServedEndpoint] = {}
@@ -204,18 +204,18 @@ class Routes:
         handler: ASGIApp,
         endpoint: Endpoint | None = None,
         *,
-        elsewhere: ASGIApp | None = None,
+        otherwise: ASGIApp | None = None,
     ) -> ASGIApp:
         """Return a handler behind the restriction of the endpoint ``name`` (see ``gate``).
 
-        Addresses that may not see it get ``elsewhere``, by default as for an unknown path.
+        Addresses that may not see it get ``otherwise``, by default as for an unknown path.
         """
         gate = self.gate(name, endpoint)
         if gate is None:
             return handler
         identify = (endpoint and endpoint.identify) or self._identify
         return Restricted(
-            handler, gate, elsewhere or self._fallback, varies=caller_headers(identify)
+            handler, gate, otherwise or self._fallback, varies=caller_headers(identify)
         )
 
     def _paths_shown(self, scope: Scope) -> list[str]:
@@ -430,7 +430,7 @@ class Routes:
         self._pages.append(page)
         leading = self.restricted("page", lead_to_page, endpoint)
         self.add(address + FORMER_PATH, leading)
-        return WithPage(jsonrpc, self.restricted("page", page, endpoint, elsewhere=jsonrpc))
+        return WithPage(jsonrpc, self.restricted("page", page, endpoint, otherwise=jsonrpc))
 
     def _add_card(self, path: str, card: ASGIApp) -> None:
         self.add(path, card)

@@ -111,7 +111,9 @@ class _Trimmed:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         lines = console.render_lines(self._inner, options, pad=False)
-        full = [at for at, line in enumerate(lines) if any(each.text.strip() for each in line)]
+        full = [
+            place for place, line in enumerate(lines) if any(each.text.strip() for each in line)
+        ]
         for line in lines[full[0] : full[-1] + 1][-self._height :] if full else ():
             yield from (*line, Segment.line())
 
