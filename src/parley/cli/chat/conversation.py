@@ -145,9 +145,11 @@ class ChatSession:
         """Await ``work``, which Ctrl-C cancels. Raises ``Interrupted``."""
         task = asyncio.ensure_future(work)
         loop = asyncio.get_running_loop()
-        before = signal.signal(
-            signal.SIGINT, lambda *_: void(loop.call_soon_threadsafe(task.cancel))
-        )
+
+        def stop(*_: object) -> None:
+            loop.call_soon_threadsafe(task.cancel)
+
+        before = signal.signal(signal.SIGINT, stop)
         try:
             return await task
         except asyncio.CancelledError:
@@ -437,7 +439,3 @@ class ChatSession:
 
 def _with_size(path: Path) -> str:
     return f"{path} ({path.stat().st_size:,} bytes)"
-
-
-def void(_: object) -> None:
-    """Return nothing."""
