@@ -161,6 +161,8 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
     useless, if the binding has one: it is combined with the chain's deadline. ``sender`` is the
     name that a caller without an id gives itself: its message ids are separate from those ids of
     other such callers. ``once`` is for the ``receive`` hooks of extensions, elsewhere ``None``.
+    ``facts`` are what an observer of the request learns: the service adds ``skill``; ``None`` if
+    nothing observes it.
     """
 
     caller: Caller = ANONYMOUS
@@ -175,6 +177,7 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
     deadline: Timestamp | None = None
     sender: str = ""
     once: Once | None = None
+    facts: dict[str, Any] | None = None
 
 
 class StreamItem(NamedTuple):

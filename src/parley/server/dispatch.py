@@ -60,6 +60,7 @@ from parley.security.limits.agent_limits import AgentLimits, LimitGrant
 from parley.server.endpoint import Endpoint, Interfaces
 from parley.server.lifecycle import Lifecycle
 from parley.server.limits import ConcurrencyLimiter
+from parley.server.observed import ObservedRequest, is_observed
 
 # -- active extensions ------------------------------------------------------------------------
 
@@ -150,7 +151,7 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
 
     ``extensions`` are the URIs that the caller requests. ``tenant`` comes from the path.
     ``is_signed``: the request had a verified signature of its caller. ``takes_json``: the answer
-    may have tasks as JSON (``Codec.takes_json``).
+    may have tasks as JSON (``Codec.takes_json``). ``system`` is the binding's name for operators.
     """
 
     version: str
@@ -165,6 +166,7 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
     sender: str = ""
     is_signed: bool = False
     takes_json: bool = False
+    system: str = ""
 
 
 CallStep = Callable[["ServiceCall"], Awaitable[None] | None]
@@ -180,7 +182,7 @@ class ServiceCall(msgspec.Struct):
     ``steps`` run before the service. ``limiter`` bounds the requests that wait for the end of a
     turn; for such a request ``_waiter`` has a slot until ``_done`` receives the outcome. ``grant``
     is the permission of the agent's limits, if it has any. ``takes_json``: tasks in the answer may
-    be JSON.
+    be JSON. ``observed`` is the observation of the request, if anything observes it.
     """
 
     endpoint: Endpoint
@@ -192,6 +194,7 @@ class ServiceCall(msgspec.Struct):
     limiter: ConcurrencyLimiter | None = None
     grant: LimitGrant | None = None
     takes_json: bool = False
+    observed: ObservedRequest | None = None
     _done: Done | None = None
     _waiter: tuple[str, str] = ("", "")
 
@@ -208,6 +211,16 @@ class ServiceCall(msgspec.Struct):
         ``done`` receives the answer, its error, or the coroutine of the answer. Raises
         ``A2AError``.
         """
+        if self.observed is None:
+            self._begin(done)
+            return
+        try:
+            self._begin(self.observed.around(done))
+        except BaseException as error:
+            self.observed.end(error)
+            raise
+
+    def _begin(self, done: Done) -> None:
         for at, step in enumerate(self.steps, 1):
             if (pending := step(self)) is not None:
                 done(self._ask_later(pending, at))
@@ -377,6 +390,27 @@ class Dispatcher:
 
         Checks that need only the parameters run before ``read``. Raises ``A2AError``.
         """
+        if not is_observed():
+            return self._call(operation, parameters, read)
+        observed = ObservedRequest(
+            operation, parameters.system, parameters.version, parameters.trace
+        )
+        try:
+            call = self._call(operation, parameters, read, observed)
+        except BaseException as error:
+            observed.end(error)
+            raise
+        call.observed = observed
+        observed.known(call.endpoint.key, call.context)
+        return call
+
+    def _call(
+        self,
+        operation: Operation,
+        parameters: Parameters,
+        read: Callable[[], Any],
+        observed: ObservedRequest | None = None,
+    ) -> ServiceCall:
         if operation.streaming or not operation.safe:
             self._lifecycle.check_takes_work()
         if parameters.caller is not ANONYMOUS:
@@ -423,7 +457,8 @@ class Dispatcher:
             version=parameters.version,
             extensions=extensions,
             last_event_id=parameters.last_event_id,
-            trace=parameters.trace,
+            trace=parameters.trace if observed is None else observed.position,
+            facts=None if observed is None else observed.facts,
             reply_timeout=parameters.reply_timeout,
             address="" if grant is None else grant.address,
             base_url=parameters.addresses.address(tenant) if begins_turn else "",

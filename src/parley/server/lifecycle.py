@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 
 from parley.model.errors import A2AError, OverloadedError, shutting_down
 from parley.server.log import failure_of
+from parley.server.observed import is_observed, refused
 
 _log = logging.getLogger("parley.server")
 
@@ -98,6 +99,8 @@ class Lifecycle:
                 return OverloadedError("the server shut down before there was an answer")
             if is_cancellation(error):
                 raise error
+        if is_observed():
+            refused(error, doing)
         return failure_of(error, doing)
 
     def check_takes_work(self) -> None:

@@ -41,6 +41,7 @@ from parley.store.task_store import TaskStore
 
 if TYPE_CHECKING:
     from parley.engine.turn.task_runner import TaskRunner
+    from parley.engine.turn.turn_log import ObservedTurn
 
 T = TypeVar("T")
 
@@ -148,7 +149,7 @@ class Attempt:
     # Class attributes as defaults, since most attempts never change them: keeps direct replies
     # cheap.
     finished = False
-    began = 0.0  # by time.perf_counter; 0 unless the log of turns is on
+    observed: ObservedTurn | None = None
     reference = ""  # of a failure that was logged
     ending: Rejected | Failed | A2AError | None = None
     is_canceling = False
@@ -432,7 +433,7 @@ class Attempt:
     async def log_call(self, key: str, call: RemoteCall, *, durable: bool = True) -> None:
         """Log a call. With ``durable``, wait until it is durable."""
         await self.log(f"{CALL_PREFIX}{key}", call, durable=durable)
-        if self.began and call.request is not None and not call.ended:
+        if self.observed is not None and call.request is not None and not call.ended:
             turn_log.note("called", self.runner.facts, to=call.address)
 
     # -- live messages -------------------------------------------------------------------------

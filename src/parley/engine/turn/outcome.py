@@ -222,7 +222,7 @@ def _of_failure(attempt: Attempt, failure: BaseException, *, has_task: bool) -> 
         fields = attempt.runner.facts()
         if skill.replies != "message":
             fields["task_id"] = attempt.runner.task_id
-        reference = attempt.reference = turn_log.failed(failure, fields, attempt.began)
+        reference = attempt.reference = turn_log.failed(failure, fields, attempt.observed)
         metadata = {INCIDENT_KEY: {"reference": reference, "skill": skill.id}}
         text = f"The agent failed while it worked on this. Reference: {reference}"
         if attempt.runner.executor.shows_errors:

@@ -401,40 +401,47 @@ class TaskRunner:
     async def _run_turn(self, attempt: Attempt) -> None:
         """Run the function of one attempt, and end or release its turn."""
         self.attempt = attempt
-        attempt.began = turn_log.begin(attempt.number, self.facts)
-        failure: BaseException | None = None
-        value: object = None
-        if not (self.cancel_requested or self.releasing or self.timeout_reason):
-            value, failure = await self._call_function(attempt)
-            if attempt.ending is not None:
-                value, failure, attempt.ending = None, attempt.ending, None
-        writer = self.writer
-        if writer is not None and writer.error is not None and not self.abandoned:
-            raise writer.error
-        if self.abandoned:
-            attempt.finished = True
-        elif attempt.asleep:
-            assert writer is not None
-            await writer.flush()
-            self.asleep = True
-            if attempt.began:
-                turn_log.note("slept", self.facts, attempt.began)
-        elif attempt.parked:
-            assert self.writer is not None
-            await self.writer.flush()  # again: the function may have been cancelled during a flush
-            self.reply()
-            if attempt.began:
-                turn_log.note(self.writer.fold.status.state, self.facts, attempt.began)
-        elif self.cancel_requested:  # perhaps during the preparation of the turn
-            await self._end_canceled(value)
-        elif self.releasing:
-            await self._release_turn(attempt)
-        elif self.timeout_reason:
-            await self._finish(attempt, None, Failed(self.timeout_reason))
-        else:
-            if failure is not None and (unavailable := store_failure(failure)) is not None:
-                raise unavailable  # the turn is run again, and this attempt counts
-            await self._finish(attempt, value, failure)
+        observed = turn_log.begin(attempt.number, attempt.request.trace, self.facts)
+        attempt.observed = observed
+        try:
+            failure: BaseException | None = None
+            value: object = None
+            if not (self.cancel_requested or self.releasing or self.timeout_reason):
+                value, failure = await self._call_function(attempt)
+                if attempt.ending is not None:
+                    value, failure, attempt.ending = None, attempt.ending, None
+            writer = self.writer
+            if writer is not None and writer.error is not None and not self.abandoned:
+                raise writer.error
+            if self.abandoned:
+                attempt.finished = True
+            elif attempt.asleep:
+                assert writer is not None
+                await writer.flush()
+                self.asleep = True
+                if observed is not None:
+                    observed.end("slept")
+            elif attempt.parked:
+                assert self.writer is not None
+                await (
+                    self.writer.flush()
+                )  # again: the function may have been cancelled during a flush
+                self.reply()
+                if observed is not None:
+                    observed.end(self.writer.fold.status.state)
+            elif self.cancel_requested:  # perhaps during the preparation of the turn
+                await self._end_canceled(value)
+            elif self.releasing:
+                await self._release_turn(attempt)
+            elif self.timeout_reason:
+                await self._finish(attempt, None, Failed(self.timeout_reason))
+            else:
+                if failure is not None and (unavailable := store_failure(failure)) is not None:
+                    raise unavailable  # the turn is run again, and this attempt counts
+                await self._finish(attempt, value, failure)
+        finally:
+            if observed is not None:
+                observed.close()
         self.attempt = None
 
     async def _call_function(self, attempt: Attempt) -> tuple[object, BaseException | None]:
@@ -444,6 +451,8 @@ class TaskRunner:
             seconds = max(0, self.deadline.at - self.store.now()) / 1000
         invoke = self.executor.invoke if attempt.ending is None else None
         assert self._main is not None
+        if invoke is not None and attempt.observed is not None:
+            invoke = attempt.observed.around(invoke)
         try:
             return await self._function.run(
                 invoke, attempt, task=self._main, seconds=seconds, on_timeout=self._time_out
@@ -484,8 +493,8 @@ class TaskRunner:
                 outcome = error
         if isinstance(outcome, A2AError):
             self.waiters.refuse(outcome)
-            if attempt.began and not attempt.reference:
-                turn_log.note("rejected", self.facts, attempt.began)
+            if attempt.observed is not None and not attempt.reference:
+                attempt.observed.end("rejected")
             return
         if self.receipts or self.executor.retention.history:
             exchange = self._exchange(attempt, outcome)
@@ -495,8 +504,8 @@ class TaskRunner:
         if self.push is not None:
             self.executor.push.deliver_reply(self.push, outcome, self.scope)
         self.waiters.resolve(outcome)
-        if attempt.began:
-            turn_log.note("replied", self.facts, attempt.began)
+        if attempt.observed is not None:
+            attempt.observed.end("replied")
 
     def _filter_of(self, request: Request) -> OutputFilter | None:
         return self.executor.output_filters.of(request.extensions, request.accepted_output_modes)
@@ -532,8 +541,10 @@ class TaskRunner:
         await writer.flush()
         self.waiters.resolve(writer.fold.task)
         self.waiters.delegate_pending(self.executor.remote_replies)
-        if attempt is None or not attempt.reference:
-            turn_log.note(state, self.facts, 0.0 if attempt is None else attempt.began)
+        if attempt is None or attempt.observed is None:
+            turn_log.note(state, self.facts)
+        elif not attempt.reference:
+            attempt.observed.end(state)
 
     async def _clean_up_results(self, attempt: Attempt | None, state: TaskState) -> None:
         """Delete the values of the task, and cancel its calls if it did not succeed."""
@@ -568,8 +579,8 @@ class TaskRunner:
         writer.write(TurnStarted(turn=attempt.turn, attempt=attempt.number, released=True))
         writer.release()
         await writer.flush()
-        if attempt.began:
-            turn_log.note("released", self.facts, attempt.began)
+        if attempt.observed is not None:
+            attempt.observed.end("released")
         self.executor.notify_work()
         if self.store.is_shared:
             self.waiters.delegate(self.executor.remote_replies)

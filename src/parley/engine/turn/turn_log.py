@@ -1,9 +1,10 @@
-"""The log of turns: records of the logger ``parley.turns``, with fields, for people and programs.
+"""What an operator sees of turns: their log, their spans and their metrics.
 
-An event of a turn is one record, whose fields name the event, the task, the context, the skill, the
-caller and the duration of the attempt. While the logger is off, a turn costs one check. The records
-of a second are limited, and one further record counts the rest. A failure with a reference is
-always logged; above the limit without its traceback.
+The log is records of the logger ``parley.turns``, with fields, for people and programs. An event of
+a turn is one record, whose fields name the event, the task, the context, the skill, the caller and
+the duration of the attempt. The records of a second are limited, and one further record counts the
+rest. A failure with a reference is always logged; above the limit without its traceback. While
+nothing observes turns, a turn costs three checks.
 """
 
 from __future__ import annotations
@@ -11,12 +12,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from parley.model.ids import log_incident
+from parley.model.service import NO_TRACE, TraceContext
 from parley.model.tasks import TaskState
+from parley.observe import metrics, tracing
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span
+
+A = TypeVar("A")
 
 log = logging.getLogger("parley.turns")
 
@@ -78,18 +86,84 @@ class _Second:
 _second = _Second()
 
 
-def begin(number: int, facts: Facts) -> float:
-    """Return the time at which an attempt begins, 0 if turns are not logged.
+class ObservedTurn:
+    """An attempt at a turn that its log, tracing or the metrics observe.
 
-    The beginning is logged if this is a repeated attempt, and at level debug.
+    ``position`` is the position of its span in the trace.
     """
-    if not log.isEnabledFor(logging.INFO):
-        return 0.0
-    if number > 1:
-        note("began again", facts)
-    elif log.isEnabledFor(logging.DEBUG):
-        _write(logging.DEBUG, "began", facts())
-    return perf_counter()
+
+    def __init__(self, number: int, trace: TraceContext, facts: Facts) -> None:
+        self.began = perf_counter()
+        self.facts = facts
+        self.position = NO_TRACE
+        self._is_over = False
+        self._span: Span | None = None
+        found = facts()
+        self._labels = found["agent"], found["skill"]
+        if tracing.tracer is not None:
+            self._begin_span(number, trace, found)
+        if metrics.current is not None:
+            metrics.current.of("running", found["agent"]).inc()
+        if number > 1:
+            note("began again", facts)
+        elif log.isEnabledFor(logging.DEBUG):
+            _write(logging.DEBUG, "began", found)
+
+    def _begin_span(self, number: int, trace: TraceContext, found: dict[str, Any]) -> None:
+        attributes = {
+            "gen_ai.operation.name": "invoke_agent",
+            "gen_ai.agent.name": found["agent"],
+            "gen_ai.conversation.id": found["context_id"],
+            "a2a.skill": found["skill"],
+            "parley.turn": found["turn"],
+            "parley.attempt": number,
+        }
+        span = tracing.begin(f"invoke_agent {found['agent']}", "internal", trace, attributes)
+        if span is not None:
+            self._span, self.position = span, tracing.position_of(span)
+
+    def around(self, invoke: Callable[[A], Awaitable[object]]) -> Callable[[A], Awaitable[object]]:
+        """Return the call of the function below the span of the turn, the current one in it."""
+
+        async def invoked(attempt: A) -> object:
+            with tracing.current(self._span):
+                return await invoke(attempt)
+
+        return invoke if self._span is None else invoked
+
+    def end(self, event: str | TaskState, error: BaseException | None = None) -> None:
+        """Log the end of the attempt, in a state of its task or by an event; end its span."""
+        outcome = _ENDS.get(event, "asked") if isinstance(event, TaskState) else event
+        note(outcome, self.facts, self.began)
+        self.close(outcome, error)
+
+    def close(self, outcome: str = "interrupted", error: BaseException | None = None) -> None:
+        """End the span, and count the attempt, unless it has ended."""
+        if self._is_over:
+            return
+        self._is_over = True
+        agent, skill = self._labels
+        if metrics.current is not None:
+            metrics.current.of("running", agent).dec()
+            duration = perf_counter() - self.began
+            metrics.current.of("turns", agent, skill, outcome).observe(duration)
+        if (span := self._span) is not None:
+            if (task_id := self.facts().get("task_id")) is not None:
+                span.set_attribute("a2a.task.id", task_id)
+            span.set_attribute("parley.outcome", outcome)
+            tracing.end(span, error or ("failed" if outcome == "failed" else None))
+
+
+def begin(number: int, trace: TraceContext, facts: Facts) -> ObservedTurn | None:
+    """Return the observation of an attempt that begins; ``None`` if nothing observes turns.
+
+    The beginning is logged if this is a repeated attempt, and at level debug. ``trace`` is the
+    position of the request in its trace.
+    """
+    is_observed = (
+        tracing.tracer is not None or metrics.current is not None or log.isEnabledFor(logging.INFO)
+    )
+    return ObservedTurn(number, trace, facts) if is_observed else None
 
 
 def note(event: str | TaskState, facts: Facts, began: float = 0.0, **fields: Any) -> None:
@@ -110,14 +184,15 @@ def note(event: str | TaskState, facts: Facts, began: float = 0.0, **fields: Any
     _write(logging.INFO, event, {**fields, **facts()})
 
 
-def failed(error: BaseException, fields: dict[str, Any], began: float) -> str:
+def failed(error: BaseException, fields: dict[str, Any], observed: ObservedTurn | None) -> str:
     """Log the unexpected exception that ended a turn. Return the reference for the caller."""
     has_room = _second.has_room(is_failure=True)
     what = _named(fields)
     if not has_room:
         what = f"{what} ({type(error).__name__}; many failures, so without traceback)"
-    if began:
-        fields["duration"] = round(perf_counter() - began, 6)
+    if observed is not None:
+        fields["duration"] = round(perf_counter() - observed.began, 6)
+        observed.close("failed", error)
     return log_incident(log, what, error, has_traceback=has_room, event="failed", **fields)
 
 

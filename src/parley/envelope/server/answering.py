@@ -210,6 +210,7 @@ class Calls:
             sender=request.source.agent_id,
             is_signed=context.is_signed,
             addresses=SeenFromScope(self._served, context.scope),
+            system="envelope",
         )
 
         def read() -> Any:

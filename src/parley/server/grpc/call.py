@@ -514,6 +514,7 @@ class GrpcCall:
             trace=self._trace() if "traceparent" in metadata else NO_TRACE,
             reply_timeout=self._reply_timeout(),
             addresses=self,
+            system="grpc",
         )
         call = self._around.dispatcher.call(self._operation, parameters, lambda: request)
         if call.context.extensions:

@@ -165,7 +165,8 @@ class Exchange(ABC):
     the service answers. ``answer`` is independent of the transport: HTTP/1.1 connections call it
     (``DirectExchange``), and ``run`` adapts it to ASGI.
 
-    ``is_notification``: the request wants no answer. ``doing`` names the request in the log.
+    ``is_notification``: the request wants no answer. ``doing`` names the request in the log,
+    ``system`` the binding.
     ``answers_message``: the stream is the answer to a message, not a subscription.
     """
 
@@ -174,6 +175,7 @@ class Exchange(ABC):
     # Class attributes as defaults, which most requests never change.
     is_notification = False
     doing = "a request"
+    system = ""
     context = CallContext()
     answers_message = False
     _call: ServiceCall | None = None
@@ -427,6 +429,7 @@ class Exchange(ABC):
             trace=fields.trace,
             addresses=self,
             takes_json=self.codec.takes_json,
+            system=self.system,
         )
 
 

@@ -118,6 +118,7 @@ class HttpJsonExchange(Exchange):
     names.
     """
 
+    system = "http_json"
     codec: HttpJsonCodec
 
     def __init__(

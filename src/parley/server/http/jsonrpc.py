@@ -71,6 +71,7 @@ class JsonRpcBinding(AgentHandler):
 class JsonRpcExchange(Exchange):
     """One request with a JSON-RPC envelope."""
 
+    system = "jsonrpc"
     codec: JsonRpcCodec = versions.dialect(versions.LATEST).jsonrpc
     first_headers = (_LATEST, NO_STORE)
     _id: msgspec.Raw | None = None

@@ -1,0 +1,1 @@
+"""Spans, metrics and log fields: how a running agent is seen by its operator."""

@@ -1,0 +1,156 @@
+"""Spans by OpenTelemetry, if the program uses it.
+
+``use`` sets the provider of spans, ``find`` takes the provider that the program has set. Without
+one ``tracer`` is ``None``, and no span costs more than that check. Attributes have names, ids and
+states; the content of messages only with ``records_content``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal
+
+from parley.model.service import NO_TRACE, TraceContext
+
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
+    from opentelemetry.trace import Span, Tracer, TracerProvider
+
+SCOPE = "parley"
+"""The name of the instrumentation scope."""
+
+Kind = Literal["internal", "server", "client", "producer", "consumer"]
+
+tracer: Tracer | None = None
+"""The source of spans; ``None`` while there is no tracing."""
+
+records_content = False
+"""True if spans may have the content of messages, of prompts and of results."""
+
+
+def use(provider: TracerProvider | None, *, content: bool = False) -> None:
+    """Make all further spans by a provider; ``None`` ends tracing. ``content``: spans have it."""
+    global tracer, records_content
+    tracer = None if provider is None else provider.get_tracer(SCOPE)
+    records_content = content
+
+
+def find() -> None:
+    """Use the provider that the program has set with OpenTelemetry, unless there is one."""
+    api = sys.modules.get("opentelemetry.trace")
+    if tracer is not None or api is None:
+        return
+    provider = api.get_tracer_provider()
+    if not isinstance(provider, api.ProxyTracerProvider | api.NoOpTracerProvider):
+        use(provider, content=records_content)
+
+
+def begin(
+    name: str,
+    kind: Kind = "internal",
+    parent: TraceContext | None = None,
+    attributes: Mapping[str, Any] | None = None,
+) -> Span | None:
+    """Return a new span, ``None`` without tracing. End it with ``end``.
+
+    Its parent is the position ``parent``, by default the current span of the program. A ``parent``
+    without a trace begins a new one.
+    """
+    if tracer is None:
+        return None
+    from opentelemetry.trace import SpanKind
+
+    context = None if parent is None else context_at(parent)
+    return tracer.start_span(name, context, SpanKind[kind.upper()], attributes)
+
+
+def end(span: Span, error: BaseException | str | None = None) -> None:
+    """End a span. An ``error``, or the name of one, is its status.
+
+    The text of an error may have content, so it is only recorded where content is.
+    """
+    if error is not None:
+        from opentelemetry.trace import StatusCode
+
+        name = error if isinstance(error, str) else type(error).__qualname__
+        span.set_attribute("error.type", name)
+        span.set_status(StatusCode.ERROR)
+        if records_content and isinstance(error, BaseException):
+            span.record_exception(error)
+    span.end()
+
+
+@contextmanager
+def current(span: Span | None) -> Iterator[None]:
+    """Make a span the current one, below which the program's further spans nest."""
+    if span is None:
+        yield
+        return
+    from opentelemetry import context, trace
+
+    token = context.attach(trace.set_span_in_context(span))
+    try:
+        yield
+    finally:
+        context.detach(token)
+
+
+@contextmanager
+def spanned(
+    name: str, kind: Kind = "internal", attributes: Mapping[str, Any] | None = None
+) -> Iterator[Span | None]:
+    """Make a new span the current one, and end it; an exception is its status."""
+    span = begin(name, kind, None, attributes)
+    if span is None:
+        yield None
+        return
+    error: BaseException | None = None
+    try:
+        with current(span):
+            yield span
+    except BaseException as raised:
+        error = raised
+        raise
+    finally:
+        end(span, error)
+        error = None  # its traceback has this frame: a cycle
+
+
+def context_at(trace: TraceContext) -> Context:
+    """Return the context of OpenTelemetry at a position in a trace."""
+    from opentelemetry import trace as api
+    from opentelemetry.context import Context
+
+    if not trace:
+        return Context()
+    _, trace_id, span_id, flags, *_ = trace.traceparent.split("-")
+    position = api.SpanContext(
+        int(trace_id, 16),
+        int(span_id, 16),
+        is_remote=True,
+        trace_flags=api.TraceFlags(int(flags, 16)),
+        trace_state=api.TraceState.from_header([trace.tracestate]) if trace.tracestate else None,
+    )
+    return api.set_span_in_context(api.NonRecordingSpan(position), Context())
+
+
+def position_of(span: Span) -> TraceContext:
+    """Return the position of a span, to be sent or logged."""
+    found = span.get_span_context()
+    if not found.is_valid:
+        return NO_TRACE
+    return TraceContext(
+        traceparent=f"00-{found.trace_id:032x}-{found.span_id:016x}-{found.trace_flags:02x}",
+        tracestate=found.trace_state.to_header(),
+    )
+
+
+def position() -> TraceContext:
+    """Return the position of the program's current span, without a trace if there is none."""
+    if tracer is None:
+        return NO_TRACE
+    from opentelemetry.trace import get_current_span
+
+    return position_of(get_current_span())
