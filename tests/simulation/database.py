@@ -301,6 +301,9 @@ class SimulatedStore:
     async def unclaimed(self) -> Any:
         return await self._ask("unclaimed", self._inner.unclaimed)
 
+    async def queued_since(self, agent: str) -> Any:
+        return await self._ask("queued_since", self._inner.queued_since, agent)
+
     async def first_queued(self, agent: str) -> Any:
         return await self._ask("first_queued", self._inner.first_queued, agent)
 

@@ -22,6 +22,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import msgspec
 
 from parley.database.errors import StoreError, StoreUnavailable
+from parley.observe import metrics
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +73,12 @@ JobResult: TypeAlias = tuple[J, Any, Sequence[Any], BaseException | None]
 
 
 class BatchWriter(ABC, Generic[J]):
-    """An engine's writer, used by one thread only. Its methods raise nothing."""
+    """An engine's writer, used by one thread only. Its methods raise nothing.
+
+    ``system`` is the name of its database system in metrics.
+    """
+
+    system = "sqlite"
 
     @abstractmethod
     def write(self, group: Sequence[J]) -> list[JobResult[J]]:
@@ -249,8 +255,18 @@ class GroupWriter(Generic[J]):
         if not group:
             return is_last
         results = self.batch_writer.write(group)
+        if metrics.current is not None:
+            self._count(metrics.current, results)
         publish = partial(self._publish, results, submissions)
         return not self._call_on_loop(publish, context=self._context) or is_last
+
+    def _count(self, counts: metrics.Metrics, results: Sequence[JobResult[J]]) -> None:
+        system = self.batch_writer.system
+        for _, _, _, error in results:
+            name = "" if error is None else type(error).__name__
+            counts.of("records", system, name).inc()
+        waited = time.monotonic() - min(job.submitted_at for job, *_ in results)
+        counts.of("commits", system).observe(waited)
 
     def _next_group(self, timeout: float | None) -> tuple[list[J], int, bool]:
         """Wait for jobs. Return a group, its number of submissions, and whether it is the last."""

@@ -144,6 +144,11 @@ class AgentExecutor:
         return len(self._active)
 
     @property
+    def held(self) -> int:
+        """The number of tasks with a runner."""
+        return len(self._runners)
+
+    @property
     def has_capacity(self) -> bool:
         """True if a further turn may run."""
         return len(self._active) + self.claimer.reserved < self.options.max_running

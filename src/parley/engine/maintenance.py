@@ -22,6 +22,7 @@ from parley.engine.description import AgentDescription
 from parley.engine.executor import AgentExecutor
 from parley.model import backoff
 from parley.model.concurrency import end
+from parley.observe import metrics
 from parley.push.dispatcher import PushDispatcher
 from parley.store.protocols.errors import PrunedElsewhere, StoreError
 from parley.store.protocols.tables import NEVER
@@ -338,7 +339,10 @@ class LoopWatchdog:
             self._thread = None
 
     def _beat(self) -> None:
-        self._last_beat = time.monotonic()
+        before, self._last_beat = self._last_beat, time.monotonic()
+        if metrics.current is not None and self._timer is not None:
+            late = self._last_beat - before - BEAT_SECONDS
+            metrics.current.of("loop").observe(max(0.0, late))
         assert self._loop is not None
         self._timer = self._loop.call_later(BEAT_SECONDS, self._beat)
 

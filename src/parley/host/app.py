@@ -17,6 +17,7 @@ from parley.host.banner import banner, write_banner
 from parley.host.bindings import BoundBinding, ServerParts, bindings_of, check_paths
 from parley.host.files import open_files
 from parley.host.host import Agents, Host, placed
+from parley.host.metrics import MetricsPage
 from parley.host.options import AppKeywords, Identify, ServeKeywords, ServerOptions, shown
 from parley.host.store_urls import open_bus, open_store
 from parley.model.cards import AgentCard
@@ -152,6 +153,7 @@ def app_of(host: Host, *, caller: Identify | None = None) -> App:
         unavailable_message=WORKER if role == "worker" else "",
         middleware=options.middleware,
         signing_keys=host.signing_keys if endpoints else None,
+        metrics=None if host.metrics is None else MetricsPage(host.metrics),
     )
     app.bindings = bound
     for each in bound.values():

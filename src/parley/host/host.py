@@ -40,10 +40,12 @@ from parley.host.egress import EgressPolicies
 from parley.host.files import FileSweeps, hosted_files, kept_for
 from parley.host.limits import HostLimits
 from parley.host.local_agents import Receivers, agent_addresses, connect_local, guests_of, hosted
+from parley.host.metrics import HostMetrics
 from parley.host.options import Identify, ServerOptions
 from parley.host.server_audit import ServerAudit
 from parley.model.concurrency import see_through
 from parley.model.service import Caller
+from parley.observe import metrics, tracing
 from parley.push.delivery import RetryPolicy
 from parley.push.dispatcher import PushDispatcher
 from parley.push.http_sender import WebhookTransport
@@ -358,6 +360,10 @@ class Host:
         self.executors = {agent.key: self._executor(agent) for agent in self._agents}
         self._sweeps = None if self.files is None else FileSweeps(self.files, store, self._agents)
         self._maintenance = Maintenance(store, self._agents, self.executors, self.push)
+        self.metrics: HostMetrics | None = None
+        if settings.metrics:
+            metrics.start()
+            self.metrics = HostMetrics(store, self.executors, self.hints, self.push)
         services = {
             agent.key: AgentService(
                 agent,
@@ -474,6 +480,10 @@ class Host:
             stack.enter_context(self.hints.listen_work(self._claim))
             self._on_stop(stack, "maintenance", self._maintenance.stop)
             await self._maintenance.start()
+            tracing.find()
+            if self.metrics is not None:
+                self._on_stop(stack, "metrics", self.metrics.sampling.stop)
+                self.metrics.sampling.start()
             if self._sweeps is not None:
                 self._on_stop(stack, "sweeps of files", self._sweeps.stop)
                 await self._sweeps.start()

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from parley.model.distribution import install_command
+
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
@@ -32,43 +34,99 @@ class Instrument(msgspec.Struct, frozen=True):
     @property
     def text_name(self) -> str:
         """The name in the text of Prometheus, without the suffix of a counter."""
-        unit = {"s": "_seconds", "By": "_bytes", "1": "_ratio"}.get(self.unit, "")
-        return self.name.replace(".", "_") + unit
+        return self.name.replace(".", "_") + ("_seconds" if self.unit == "s" else "")
 
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
 LONG_SECONDS = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0, 86400.0)
 
+_AGENT = ("agent",)
+
 INSTRUMENTS = {
     "requests": Instrument(
-        "histogram",
-        "rpc.server.call.duration",
-        "s",
+        "histogram", "rpc.server.call.duration", "s",
         "Requests by operation and binding, with their errors, until the answer or the end of a "
         "stream.",
-        ("rpc_system_name", "rpc_method", "agent", "error_type"),
-        SECONDS,
+        ("rpc_system_name", "rpc_method", "agent", "error_type"), SECONDS,
     ),
     "first_events": Instrument(
-        "histogram",
-        "parley.stream.first_event.duration",
-        "s",
+        "histogram", "parley.stream.first_event.duration", "s",
         "Time from the request of a stream to its first event.",
-        ("rpc_system_name", "rpc_method", "agent"),
-        SECONDS,
+        ("rpc_system_name", "rpc_method", "agent"), SECONDS,
     ),
     "turns": Instrument(
-        "histogram",
-        "parley.turn.duration",
-        "s",
-        "Attempts at turns, by their outcome.",
-        ("agent", "skill", "outcome"),
-        LONG_SECONDS,
+        "histogram", "parley.turn.duration", "s", "Attempts at turns, by their outcome.",
+        ("agent", "skill", "outcome"), LONG_SECONDS,
+    ),
+    "recoveries": Instrument(
+        "counter", "parley.turn.recoveries", "{turn}",
+        "Turns that were begun again after a crash, a deployment or a failure of the store.",
+        _AGENT,
     ),
     "running": Instrument(
-        "gauge", "parley.turns.running", "{turn}", "Turns whose function runs now.", ("agent",)
+        "gauge", "parley.turns.running", "{turn}", "Turns that run in this process.", _AGENT
     ),
-}
+    "waiting": Instrument(
+        "gauge", "parley.turns.waiting", "{turn}",
+        "Turns that wait in the store for a process with capacity.", _AGENT,
+    ),
+    "queue_age": Instrument(
+        "gauge", "parley.queue.age", "s",
+        "How long the next of the waiting turns has waited; 0 if none waits.", _AGENT,
+    ),
+    "leases": Instrument(
+        "gauge", "parley.leases", "{task}", "Tasks that this process holds.", _AGENT
+    ),
+    "records": Instrument(
+        "counter", "parley.log.appends", "{append}", "Appends to logs and tables, by engine.",
+        ("db_system_name", "error_type"),
+    ),
+    "commits": Instrument(
+        "histogram", "db.client.operation.duration", "s",
+        "Commits of a group of appends, from the first append until it is durable.",
+        ("db_system_name",), SECONDS,
+    ),
+    "readers": Instrument(
+        "gauge", "parley.readers", "{reader}", "Streams that follow a task."
+    ),
+    "lag": Instrument(
+        "gauge", "parley.readers.lag", "{event}", "Events that readers have not taken yet."
+    ),
+    "behind": Instrument(
+        "counter", "parley.readers.behind", "{reader}",
+        "Times that a reader fell behind, and read the store instead.",
+    ),
+    "deliveries": Instrument(
+        "histogram", "parley.webhook.delivery.duration", "s",
+        "Notifications to webhooks, by outcome: delivered, failed, suspended.",
+        ("outcome",), SECONDS,
+    ),
+    "webhooks": Instrument(
+        "gauge", "parley.webhooks", "{webhook}",
+        "Webhooks that this process delivers to, by state: idle, waiting, failing.", ("state",),
+    ),
+    "webhook_age": Instrument(
+        "gauge", "parley.webhooks.failing.age", "s",
+        "How long the longest failing webhook has failed; 0 if none fails.",
+    ),
+    "refused_addresses": Instrument(
+        "counter", "parley.egress.refusals", "{address}",
+        "Addresses of foreign data that the policy for outgoing requests forbids.", ("reason",),
+    ),
+    "registry": Instrument(
+        "histogram", "parley.registry.request.duration", "s",
+        "Requests to this registry, by operation and error.", ("operation", "error_type"), SECONDS,
+    ),
+    "tokens": Instrument(
+        "counter", "parley.reported.tokens", "{token}", "Tokens that answers report.", _AGENT
+    ),
+    "cost": Instrument(
+        "counter", "parley.reported.cost", "{cost}", "The cost that answers report.", _AGENT
+    ),
+    "loop": Instrument(
+        "histogram", "parley.event_loop.lag", "s", "How late the event loop is.", (), SECONDS
+    ),
+}  # fmt: skip
 """All instruments, by their names in the code."""
 
 
@@ -112,3 +170,23 @@ def use(registry: CollectorRegistry | None) -> None:
     """
     global current
     current = None if registry is None else Metrics(registry)
+
+
+def start() -> Metrics:
+    """Count, if this process does not yet, and return its metrics. Raises ``ValueError``."""
+    if current is None:
+        try:
+            from prometheus_client import (
+                CollectorRegistry,
+                ProcessCollector,
+                disable_created_metrics,
+            )
+        except ModuleNotFoundError:
+            hint = install_command("metrics")
+            raise ValueError(f"metrics need their extra; install it with: {hint}") from None
+        disable_created_metrics()  # a series more for each, which no dashboard shows
+        registry = CollectorRegistry()
+        use(registry)
+        ProcessCollector(registry=registry)
+    assert current is not None
+    return current

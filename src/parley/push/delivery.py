@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from parley.model import backoff
 from parley.model.operations import PushEvents, server_of
+from parley.observe import metrics
 from parley.push.http_sender import (
     Challenges,
     DeliveryFailure,
@@ -364,6 +365,10 @@ class WebhookDelivery:
         self, webhook: Webhook, sent: Sent, error: str = "", delay: float = 0.0
     ) -> None:
         """Add an attempt to a webhook's history, which is saved with its cursor."""
+        if metrics.current is not None:
+            is_over = webhook.push.state is PushState.SUSPENDED
+            outcome = "suspended" if is_over else "failed" if error else "delivered"
+            metrics.current.of("deliveries", outcome).observe(sent.duration / 1000)
         number = webhook.push.attempts + 1
         webhook.push = replace(webhook.push, attempts=number)
         webhook.attempt = DeliveryAttempt(

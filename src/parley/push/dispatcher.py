@@ -239,6 +239,19 @@ class PushDispatcher:
                     self._remove(webhook)
                     await self._scheduler.cancel(webhook)
 
+    def counts(self) -> tuple[Mapping[str, int], float]:
+        """Return the number of webhooks in each state, and how long the first failing one fails."""
+        states = {"idle": 0, "waiting": 0, "failing": 0}
+        now = first = asyncio.get_running_loop().time()
+        for webhooks in self._tasks.values():
+            for webhook in webhooks or ():
+                if webhook.failures or webhook.is_blocked:
+                    states["failing"] += 1
+                    first = min(first, webhook.failed_first)
+                else:
+                    states["waiting" if webhook.is_scheduled else "idle"] += 1
+        return states, now - first
+
     def deliver_reply(self, push: PushRecord, message: Message, scope: Scope) -> None:
         """Deliver a direct reply, which no log has, to a webhook while this process lives.
 

@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from parley.model.errors import an
+from parley.observe import metrics
 from parley.security.response_limits import bounded_connector
 
 if TYPE_CHECKING:
@@ -188,6 +189,8 @@ class ForbiddenAddress(OSError):
     def __init__(self, host: str, kind: str, *, port: int = 0, option: str = "") -> None:
         self.kind = kind
         self.option = option
+        if metrics.current is not None:
+            metrics.current.of("refused_addresses", kind).inc()
         shown = self.place = host[:100]
         if kind == PORT:
             self.place = f"[{shown}]:{port}" if ":" in shown else f"{shown}:{port}"

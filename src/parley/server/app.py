@@ -51,6 +51,8 @@ from parley.server.websocket.admission import (
     takes_sockets,
 )
 
+METRICS_PATH = "/metrics"
+
 _URL = re.compile(r"https?://[^/?#\s]+(?:/[^?#\s]*)?")
 _REQUEST_HEADERS = (
     "A2A-Version",
@@ -100,6 +102,7 @@ def create_app(
     unavailable_message: str = "",
     middleware: Iterable[AnyMiddleware] = (),
     signing_keys: SigningKeys | None = None,
+    metrics: ASGIApp | None = None,
 ) -> App:
     """Return the app that serves agents, each under its path ("" or "/" for the root).
 
@@ -112,7 +115,7 @@ def create_app(
     around every HTTP request and every WebSocket, the first one outermost. With
     ``unavailable_message`` there may be no agents: the app answers health probes, and rejects every
     other request with that message. The public half of ``signing_keys`` is published; the endpoints
-    have the signers of cards.
+    have the signers of cards. ``metrics`` answers ``/metrics``.
 
     Raises ``ValueError`` for an invalid path or URL, and ``TypeError`` for invalid middleware.
     """
@@ -131,6 +134,7 @@ def create_app(
         unavailable_message=unavailable_message,
         middleware=middleware_of(middleware),
         signing_keys=signing_keys,
+        metrics=metrics,
     )
 
 
@@ -155,6 +159,7 @@ class App:
         unavailable_message: str = "",
         middleware: Iterable[AnyMiddleware] = (),
         signing_keys: SigningKeys | None = None,
+        metrics: ASGIApp | None = None,
     ) -> None:
         self.lifecycle = lifecycle
         self.settings = settings
@@ -193,6 +198,10 @@ class App:
         self.gate = self._routes.gate
         for path, handler in (("live", live), ("ready", ready(lifecycle))):
             self._routes.add(f"/health/{path}", self._routes.restricted("health", handler))
+        if metrics is not None:
+            if METRICS_PATH in endpoints:
+                raise ValueError("the path /metrics has the metrics: serve the agent elsewhere")
+            self._routes.add(METRICS_PATH, self._routes.restricted("metrics", metrics))
         if signing_keys is not None:
             page = KeySetPage(signing_keys)
             self._routes.add(JWKS_PATH, self._routes.restricted("jwks", page))

@@ -19,7 +19,7 @@ Identify = Callable[[Any], Caller | Awaitable[Caller]]
 
 AUTHENTICATED = "authenticated"
 
-ENDPOINTS = ("card", "page", "docs", "health", "agents", "callbacks", "jwks")
+ENDPOINTS = ("card", "page", "docs", "health", "agents", "callbacks", "jwks", "metrics")
 
 
 class NotVisible(Exception):

@@ -83,8 +83,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ``example.com``, ``*.example.com`` (its subdomains), ``example.com:8443`` or ``"*"`` for all;
     others get status 421. Without any, only connections to loopback addresses are checked, against
     DNS rebinding. ``restrict``: The audience of the endpoints ``card``, ``page``, ``docs`` (the
-    OpenAPI document, and reflection of gRPC), ``health``, ``agents``, ``callbacks`` and ``jwks``
-    (the public keys of the server): ``"authenticated"`` callers, or a list of networks, as in
+    OpenAPI document, and reflection of gRPC), ``health``, ``agents``, ``callbacks``, ``jwks``
+    (the public keys of the server) and ``metrics``: ``"authenticated"`` callers, or a list of
+    networks, as in
     ``{"docs": "authenticated", "health": ["10.0.0.0/8"]}``. The address is the connection's, with
     ``trust_proxy`` the last one in ``X-Forwarded-For``. ``hsts_max_age``: The time for which
     browsers that used HTTPS use only HTTPS for the host (``Strict-Transport-Security``); 0 leaves
@@ -136,6 +137,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Option("Do not answer browsers with a page about the agent.", flag="--no-page", sets=False),
     ] = True
     docs: bool = True
+    metrics: Annotated[
+        bool,
+        Option(
+            "Count, and answer /metrics in the text of Prometheus; --restrict metrics=... names "
+            "who reads it."
+        ),
+    ] = False
     grpc_address: str = ""
     grpc_on_card: Annotated[
         bool,
@@ -162,8 +170,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     restrict: Annotated[
         Mapping[str, str | Sequence[str]],
         Option(
-            "The audience of an endpoint (card, page, docs, health, agents, callbacks or jwks): "
-            "authenticated callers, or networks, as in docs=authenticated or "
+            "The audience of an endpoint (card, page, docs, health, agents, callbacks, jwks or "
+            "metrics): authenticated callers, or networks, as in docs=authenticated or "
             "health=10.0.0.0/8,127.0.0.1; repeat it.",
             metavar="ENDPOINT=WHO",
             panel="Who may call",
@@ -261,7 +269,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"the setting card takes 'merged' or '1.0', not {self.card!r}")
         if not isinstance(self.grpc_address, str) or not _AUTHORITY.fullmatch(self.grpc_address):
             raise ValueError(f"the setting grpc_address takes host:port, not {self.grpc_address!r}")
-        for name in ("page", "docs", "grpc_on_card", "trust_proxy"):
+        for name in ("page", "docs", "metrics", "grpc_on_card", "trust_proxy"):
             value = getattr(self, name)
             if not isinstance(value, bool):
                 raise ValueError(f"the setting {name} takes True or False, not {value!r}")

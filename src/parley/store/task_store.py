@@ -242,6 +242,13 @@ class TaskStore(SmallTables):
         """
 
     @abstractmethod
+    async def queued_since(self, agent: str) -> int:
+        """Return the time (ms) since which the agent's next claimable task waits; 0 without any.
+
+        The cost does not depend on their number.
+        """
+
+    @abstractmethod
     async def held_tasks(self) -> Sequence[str]:
         """Return the ids of the tasks with work left whose lease this replica holds."""
 

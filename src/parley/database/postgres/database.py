@@ -150,6 +150,8 @@ class RetryingWriter(BatchWriter[J]):
     written twice. Until then it is ``_in_doubt``.
     """
 
+    system = "postgresql"
+
     def __init__(self, address: Address, *, timeout: float, session: str = INDEXED) -> None:
         self.connection = BoundedConnection(address, timeout=timeout, session=session)
         self._address = address

@@ -505,7 +505,7 @@ class TaskRunner:
             self.executor.push.deliver_reply(self.push, outcome, self.scope)
         self.waiters.resolve(outcome)
         if attempt.observed is not None:
-            attempt.observed.end("replied")
+            attempt.observed.end("replied", outcome)
 
     def _filter_of(self, request: Request) -> OutputFilter | None:
         return self.executor.output_filters.of(request.extensions, request.accepted_output_modes)
@@ -544,7 +544,7 @@ class TaskRunner:
         if attempt is None or attempt.observed is None:
             turn_log.note(state, self.facts)
         elif not attempt.reference:
-            attempt.observed.end(state)
+            attempt.observed.end(state, writer.fold.task)
 
     async def _clean_up_results(self, attempt: Attempt | None, state: TaskState) -> None:
         """Delete the values of the task, and cancel its calls if it did not succeed."""

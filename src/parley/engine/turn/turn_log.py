@@ -16,9 +16,11 @@ from collections.abc import Awaitable, Callable
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from parley.extensions.usage import spent_on
 from parley.model.ids import log_incident
+from parley.model.parts import Message
 from parley.model.service import NO_TRACE, TraceContext
-from parley.model.tasks import TaskState
+from parley.model.tasks import Task, TaskState
 from parley.observe import metrics, tracing
 
 if TYPE_CHECKING:
@@ -102,9 +104,9 @@ class ObservedTurn:
         self._labels = found["agent"], found["skill"]
         if tracing.tracer is not None:
             self._begin_span(number, trace, found)
-        if metrics.current is not None:
-            metrics.current.of("running", found["agent"]).inc()
         if number > 1:
+            if metrics.current is not None:
+                metrics.current.of("recoveries", found["agent"]).inc()
             note("began again", facts)
         elif log.isEnabledFor(logging.DEBUG):
             _write(logging.DEBUG, "began", found)
@@ -131,11 +133,19 @@ class ObservedTurn:
 
         return invoke if self._span is None else invoked
 
-    def end(self, event: str | TaskState, error: BaseException | None = None) -> None:
-        """Log the end of the attempt, in a state of its task or by an event; end its span."""
+    def end(self, event: str | TaskState, answer: Task | Message | None = None) -> None:
+        """Log the end of the attempt, in a state of its task or by an event; end its span.
+
+        The costs that the ``answer`` reports are counted, if this ends its task.
+        """
         outcome = _ENDS.get(event, "asked") if isinstance(event, TaskState) else event
         note(outcome, self.facts, self.began)
-        self.close(outcome, error)
+        self.close(outcome)
+        if metrics.current is not None and answer is not None:
+            spent = spent_on(answer)
+            for name, amount in (("tokens", spent.tokens), ("cost", spent.cost)):
+                if amount:
+                    metrics.current.of(name, self._labels[0]).inc(amount)
 
     def close(self, outcome: str = "interrupted", error: BaseException | None = None) -> None:
         """End the span, and count the attempt, unless it has ended."""
@@ -144,7 +154,6 @@ class ObservedTurn:
         self._is_over = True
         agent, skill = self._labels
         if metrics.current is not None:
-            metrics.current.of("running", agent).dec()
             duration = perf_counter() - self.began
             metrics.current.of("turns", agent, skill, outcome).observe(duration)
         if (span := self._span) is not None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Generic, Protocol, Self, TypeVar
 
+from parley.observe import metrics
 from parley.store.events import LoggedEvent
 from parley.store.protocols.task_log import LogPosition
 
@@ -149,6 +150,8 @@ class Subscription:
 
     def fall_behind(self) -> None:
         """Have the reader read the store."""
+        if metrics.current is not None and not self._behind:
+            metrics.current.of("behind").inc()
         self._behind = True
         self._wake(True)
 
@@ -208,6 +211,11 @@ class LocalHints:
         self._listeners: dict[str, dict[Listener, None]] = {}
         self._followers: dict[str, Follower] = {}
         self._workers: list[WorkListener] = []
+
+    @property
+    def readers(self) -> int:
+        """Return the number of subscriptions."""
+        return sum(map(len, self._readers.values()))
 
     @property
     def held(self) -> int:

@@ -331,6 +331,16 @@ class MemoryTaskStore(MemoryTables):
         places = self._index.places_of(agent, TaskStanding.UNCLAIMED)
         return next((queue_key for queue_key, _, _ in places.rising((1,))), 0)
 
+    async def queued_since(self, agent: str) -> int:
+        """Return the time of the last record of the agent's next task to claim, or 0."""
+        self._opened()
+        places = self._index.places_of(agent, TaskStanding.UNCLAIMED)
+        task_id = next((task_id for _, _, task_id in places.rising((1,))), None)
+        if task_id is None:
+            return 0
+        log = self._logs[task_id]
+        return max(rows[-1].at for rows in (log.public, log.private) if rows)
+
     async def held_tasks(self) -> Sequence[str]:
         """Return the ids of the tasks with work left whose lease this replica holds."""
         self._opened()

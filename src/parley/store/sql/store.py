@@ -251,6 +251,11 @@ class SqlTaskStore(TaskStore, Generic[C]):
         rows = await self._rows("first_queued", (agent,))
         return rows[0][0] if rows else 0
 
+    async def queued_since(self, agent: str) -> int:
+        """Return the time of the last record of the agent's next unclaimed task, 0 without any."""
+        rows = await self._rows("queued_since", (agent,))
+        return rows[0][0] if rows else 0
+
     async def held_tasks(self) -> Sequence[str]:
         """Return the ids of the tasks with work left that this replica holds."""
         return [task_id for (task_id,) in await self._rows("held_tasks", (self._replica,))]

@@ -216,6 +216,13 @@ SELECT place FROM {schema}.tasks t
 WHERE {active} AND holder = '' AND agent = %s AND place > 0
 ORDER BY place LIMIT 1;
 
+-- name: queued_since
+SELECT (SELECT at FROM {schema}.log WHERE task = first.key ORDER BY seq DESC, sub DESC LIMIT 1)
+FROM (
+    SELECT key FROM {schema}.tasks t
+    WHERE {active} AND holder = '' AND agent = %s AND place > 0
+    ORDER BY place LIMIT 1) first;
+
 -- name: held_tasks
 SELECT task_id FROM {schema}.tasks t
 WHERE {active} AND holder = %s AND (turn_open OR waiting > 0 OR cancel_requested)

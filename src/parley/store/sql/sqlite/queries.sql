@@ -282,6 +282,13 @@ SELECT place FROM tasks t INDEXED BY tasks_under_way
 WHERE {active} AND holder = '' AND agent = ? AND place > 0
 ORDER BY place LIMIT 1;
 
+-- name: queued_since
+SELECT (SELECT at FROM log WHERE task = first.key ORDER BY seq DESC, sub DESC LIMIT 1)
+FROM (
+    SELECT key FROM tasks t INDEXED BY tasks_under_way
+    WHERE {active} AND holder = '' AND agent = ? AND place > 0
+    ORDER BY place LIMIT 1) first;
+
 -- name: held_tasks
 SELECT task_id FROM tasks t INDEXED BY tasks_under_way
 WHERE {active} AND holder = ? AND (turn_open OR waiting OR cancel_requested)

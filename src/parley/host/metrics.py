@@ -1,0 +1,87 @@
+"""The gauges of a host: set every few seconds, and whenever the metrics are read."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from starlette.types import Receive, Scope, Send
+
+from parley.model.concurrency import Periodic
+from parley.observe import metrics
+from parley.server.http.responses import NO_STORE, refuse_method, reply, reply_without_body
+from parley.store.protocols.errors import StoreError
+
+if TYPE_CHECKING:
+    from parley.engine.executor import AgentExecutor
+    from parley.push.dispatcher import PushDispatcher
+    from parley.store.bus.subscriptions import LocalHints
+    from parley.store.task_store import TaskStore
+
+SAMPLE_SECONDS = 5.0
+
+_log = logging.getLogger("parley.host")
+
+
+class HostMetrics:
+    """Counts what a host has at the moment: turns, tasks, readers, webhooks."""
+
+    def __init__(
+        self,
+        store: TaskStore,
+        executors: Mapping[str, AgentExecutor],
+        hints: LocalHints,
+        push: PushDispatcher,
+    ) -> None:
+        self._store = store
+        self._executors = executors
+        self._hints = hints
+        self._push = push
+        self.sampling = Periodic(
+            "sampling the metrics", self.sample, SAMPLE_SECONDS, log=_log, expected=StoreError
+        )
+
+    async def sample(self) -> None:
+        """Set the gauges. Raises ``StoreError`` if the queue cannot be read."""
+        found = metrics.start()
+        found.of("readers").set(self._hints.readers)
+        found.of("lag").set(self._hints.held)
+        states, age = self._push.counts()
+        for state, count in states.items():
+            found.of("webhooks", state).set(count)
+        found.of("webhook_age").set(age)
+        for agent, executor in self._executors.items():
+            found.of("running", agent).set(executor.running)
+            found.of("leases", agent).set(executor.held)
+            found.of("waiting", agent).set(executor.queue.length)
+        now = self._store.now()
+        for agent, executor in self._executors.items():
+            since = await self._store.queued_since(agent) if executor.queue.backlog else 0
+            found.of("queue_age", agent).set(max(0, now - since) / 1000 if since else 0)
+
+
+class MetricsPage:
+    """``/metrics``: the metrics of the process in the text of Prometheus."""
+
+    def __init__(self, sampled: HostMetrics) -> None:
+        self._sampled = sampled
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer GET and HEAD."""
+        from prometheus_client.exposition import choose_encoder
+
+        if scope["method"] not in ("GET", "HEAD"):
+            await refuse_method(scope, send, "GET, HEAD", "the metrics are read with GET")
+            return
+        with suppress(StoreError):  # the other gauges are right, and the counters show failures
+            await self._sampled.sample()
+        accept = dict(scope["headers"]).get(b"accept", b"").decode("latin-1")
+        write, media_type = choose_encoder(accept)
+        headers = [NO_STORE]
+        if scope["method"] == "HEAD":
+            await reply_without_body(send, 200, headers)
+            return
+        body = write(metrics.start().registry)
+        await reply(send, 200, body, headers, media_type.encode())
