@@ -23,6 +23,7 @@ from parley.engine.typed.inputs import Inputs
 from parley.model.parts import Artifact, Message
 from parley.model.tasks import TaskState
 from parley.model.typed.violations import Mismatch
+from parley.observe.logs import current_facts
 from parley.security.egress import turn_egress
 
 
@@ -34,6 +35,7 @@ async def call(services: TurnServices, attempt: Attempt, *, is_own: bool = False
     """
     skill = attempt.request.skill
     turn_egress.set(services.egress)
+    current_facts.set(attempt.runner.facts)
     if services.handoffs is not None and not is_own and skill.replies != "message":
         from parley.agent.handoff import in_turns
 

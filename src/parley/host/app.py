@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import math
+import os
 from collections.abc import Callable, Collection
 from contextlib import AsyncExitStack
 from functools import partial
@@ -18,11 +20,20 @@ from parley.host.bindings import BoundBinding, ServerParts, bindings_of, check_p
 from parley.host.files import open_files
 from parley.host.host import Agents, Host, placed
 from parley.host.metrics import MetricsPage
-from parley.host.options import AppKeywords, Identify, ServeKeywords, ServerOptions, shown
+from parley.host.options import (
+    AppKeywords,
+    Identify,
+    ServeKeywords,
+    ServerOptions,
+    secrets_of,
+    shown,
+)
 from parley.host.store_urls import open_bus, open_store
 from parley.model.cards import AgentCard
 from parley.security.egress import LOOPBACK
+from parley.security.exposed_secrets import hide_secrets
 from parley.security.signing.keys import SigningKeys
+from parley.server import observed
 from parley.server.app import App, Endpoint, Settings, create_app
 from parley.server.cards.discovery import ServerCardSigner, signed_endpoints
 from parley.server.endpoint import FileService, Interfaces
@@ -76,6 +87,9 @@ def open_app(agents: Agents | None, options: ServerOptions, *, shows_errors: boo
         files=open_files(options.files, options.store),
         shows_errors=shows_errors,
     )
+    hide_secrets(secrets_of(options, os.environ))
+    if options.access_log:
+        observed.access.setLevel(logging.INFO)
     host.audit.settings |= {**options.record(), "signing_keys": _signer_names(host.signing_keys)}
     return app_of(host)
 

@@ -9,6 +9,7 @@ audit entry.
 from __future__ import annotations
 
 import builtins
+import re
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import timedelta
@@ -324,6 +325,9 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     usage: Annotated[
         bool, Option("Count the usage of callers, for parley usage.", panel=_AMOUNTS)
     ] = False
+    access_log: Annotated[
+        bool, Option("Log each request: its operation, skill, caller, state and duration.")
+    ] = False
     audit_retention: Annotated[
         timedelta | None,
         Option(
@@ -460,6 +464,7 @@ class AppKeywords(TypedDict, total=False):
     egress: Egress | None
     limits: Iterable[str]
     usage: bool
+    access_log: bool
     audit_retention: timedelta | None
     publisher: str | None
     namespace: str | None
@@ -541,6 +546,20 @@ def shown(url: str) -> str:
         return urlunsplit(shown) if parts.netloc else url
     except ValueError:
         return f"{scheme_of(url)}:..."
+
+
+_SECRET_VARIABLE = re.compile(r"(?:KEY|KEYS|TOKEN|SECRET|PASSWORD|BEARER)$")
+
+
+def secrets_of(options: ServerOptions, environment: Mapping[str, str]) -> list[str]:
+    """Return the secrets of options and of an environment: logs do not show them."""
+    found = [value for name, value in environment.items() if _SECRET_VARIABLE.search(name)]
+    for name, option in options_of(type(options)).items():
+        value = getattr(options, name)
+        if isinstance(value, str):
+            is_url = "://" in value
+            found.append(value if option.secret else (urlsplit(value).password or "") * is_url)
+    return found
 
 
 @cache

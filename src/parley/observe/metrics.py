@@ -184,7 +184,7 @@ def start() -> Metrics:
         except ModuleNotFoundError:
             hint = install_command("metrics")
             raise ValueError(f"metrics need their extra; install it with: {hint}") from None
-        disable_created_metrics()  # a series more for each, which no dashboard shows
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # a series more for each, which no dashboard shows
         registry = CollectorRegistry()
         use(registry)
         ProcessCollector(registry=registry)

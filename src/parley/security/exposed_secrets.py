@@ -1,11 +1,11 @@
-"""Detection of secrets in cards, and redaction of secrets in logged addresses."""
+"""Detection of secrets in cards, and redaction of secrets in logs."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 from urllib.parse import unquote_plus
 
@@ -45,6 +45,28 @@ def _hide(pair: str) -> str:
     return f"{name}={HIDDEN}" if equals and value and is_hidden else pair
 
 
+def masked(text: str) -> str:
+    """Return a text of a log without the secrets in it: known ones, and texts that look so."""
+    if _known:
+        text = re.sub("|".join(map(re.escape, _known)), HIDDEN, text)
+    return _MASKED.sub(_mask, text)
+
+
+def _mask(found: re.Match[str]) -> str:
+    kind = next(kind for kind, name in zip(_KINDS, _NAMES, strict=True) if found[name])[0]
+    return f"[hidden: {kind}]"
+
+
+_known: list[str] = []
+_MIN_SECRET = 6
+
+
+def hide_secrets(values: Iterable[str]) -> None:
+    """Mask these secrets from now on; a value shorter than six characters is no secret."""
+    found = {*_known, *(value for value in values if len(value) >= _MIN_SECRET)}
+    _known[:] = sorted(found, key=len, reverse=True)
+
+
 # -- exposed secrets --------------------------------------------------------------------------
 
 _KINDS = (
@@ -75,6 +97,14 @@ _KINDS = (
     ),
 )
 _PATTERNS = tuple((kind, re.compile(pattern)) for kind, pattern in _KINDS)
+_NAMES = tuple(f"k{n}" for n in range(len(_KINDS)))
+_MASKED = re.compile(
+    "|".join(
+        f"(?P<{name}>(?{'i' if pattern.startswith('(?i)') else ''}:{pattern.removeprefix('(?i)')})"
+        + (r"(?s:.*?)(?:-----END[^-]*-----|\Z))" if "BEGIN" in pattern else r"[^\s\"'<>&,;)]*)")
+        for name, (_, pattern) in zip(_NAMES, _KINDS, strict=True)
+    )
+)
 
 _SECRET_MEMBERS = {
     *("accesstoken", "apikey", "bearertoken", "clientsecret", "password", "passwd"),

@@ -401,7 +401,7 @@ class Dispatcher:
             observed.end(error)
             raise
         call.observed = observed
-        observed.known(call.endpoint.key, call.context)
+        observed.known(call.endpoint.key, call.request, call.context)
         return call
 
     def _call(

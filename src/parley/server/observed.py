@@ -69,9 +69,18 @@ class ObservedRequest:
         )
         self.position = trace if self._span is None else tracing.position_of(self._span)
 
-    def known(self, agent: str, context: CallContext) -> None:
-        """Record the agent of the request, and its caller."""
+    def known(self, agent: str, request: Any, context: CallContext) -> None:
+        """Record the agent of the request, what the request names, and its caller."""
         self._agent, self._caller = agent, context.caller.id
+        message = getattr(request, "message", None)
+        named = {
+            "task_id": getattr(request, "task_id", "") or getattr(request, "id", ""),
+            "context_id": getattr(request, "context_id", ""),
+        }
+        if message is not None:
+            names = ("task_id", "context_id", "message_id")
+            named = {name: getattr(message, name) for name in names}
+        self.facts |= {name: value for name, value in named.items() if value}
         if self._span is not None:
             self._span.set_attribute("gen_ai.agent.name", agent)
 
@@ -209,7 +218,7 @@ def log_call(operation: str, system: str, error: str, seconds: float | None, **f
     found = {name: value for name, value in fields.items() if value}
     if seconds is not None:
         found["duration"] = round(seconds, 6)
-    access.info(
-        "%s %s", operation, error or "ok",
-        extra={"operation": operation, "system": system, "error": error, **found},
-    )  # fmt: skip
+    state = str(fields.get("state", "")).removeprefix("TASK_STATE_").lower()
+    event = f"{operation} {error or state}".strip()
+    found |= {"event": event, "operation": operation, "system": system, "error": error}
+    access.info("%s", event, extra=found)

@@ -28,6 +28,8 @@ from parley.cli.output.redaction import Redactor
 from parley.cli.output.text import TextWriter, cell, format_age, one_line, visible, visible_json
 from parley.model.ids import REFERENCE_PREFIX
 from parley.model.struct import encode
+from parley.observe.logs import ContextFields
+from parley.security.exposed_secrets import masked
 
 _WIDTH = 80
 """The least width of a line, in columns."""
@@ -39,8 +41,16 @@ _COLORS = {
     "canceled": "35", "rejected": "35", "failed": "31",
 }  # fmt: skip
 _LEVELS = {logging.WARNING: "33", logging.ERROR: "31", logging.CRITICAL: "31"}
+_COLUMNS = ("parley.turns", "parley.access")
+"""The loggers whose events are lines of columns."""
+
 _OWN = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
 """The attributes of every record; the others are its fields."""
+_NAMES = {
+    "agent", "attempt", "context_id", "error", "event", "message_id", "operation", "reference",
+    "skill", "span_id", "state", "system", "task_id", "trace_id",
+}  # fmt: skip
+"""The fields with names and ids, which have no secrets."""
 
 
 class Output:
@@ -228,11 +238,11 @@ class LogFormatter(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         """Return the line of a record and the indented rest of its message."""
-        return visible(super().formatMessage(record)).replace("\n", "\n  ")
+        return visible(masked(super().formatMessage(record))).replace("\n", "\n  ")
 
     def formatException(self, ei: Any) -> str:
         """Return an indented traceback."""
-        return textwrap.indent(visible(super().formatException(ei)), "  ")
+        return textwrap.indent(visible(masked(super().formatException(ei))), "  ")
 
     def formatStack(self, stack_info: str) -> str:
         """Return the indented stack of a record."""
@@ -249,20 +259,23 @@ class TextLines(LogFormatter):
     def formatMessage(self, record: logging.LogRecord) -> str:
         """Return the line of a record. A failure has further lines with all its names."""
         fields = vars(record)
-        if (event := fields.get("event")) is None or record.name != "parley.turns":
+        if (event := fields.get("event")) is None or record.name not in _COLUMNS:
             text = super().formatMessage(record)
+            if (task_id := fields.get("task_id")) is not None and task_id not in text:
+                text += f" (task {task_id})"
             return self._colored(text, _LEVELS.get(record.levelno, ""))
         more = max(0, min(shutil.get_terminal_size((_WIDTH, 24)).columns, _WIDEST) - _WIDTH)
         doing = f"{event} {fields['to'].rpartition('//')[2]}" if "to" in fields else event
         if fields.get("attempt", 1) > 1:
             doing = f"{doing}, attempt {fields['attempt']}"
+        width = 20 if record.name == "parley.turns" else 32
         line = " ".join(
             [
                 record.asctime,
                 cell(fields.get("skill", "-"), 11 + more // 3),
                 cell(fields.get("task_id", "-")[:REFERENCE_PREFIX], REFERENCE_PREFIX),
-                cell(fields["caller"] or "anonymous", 12 + more // 3),
-                self._colored(cell(doing, 20 + more // 3), _COLORS.get(event, "2")),
+                cell(fields.get("caller") or "anonymous", 12 + more // 3),
+                self._colored(cell(doing, width + more // 3), _COLORS.get(event, "2")),
                 _duration(fields.get("duration")),
             ]
         ).rstrip()
@@ -290,25 +303,30 @@ class JsonLines(logging.Formatter):
             "time": time.replace("+00:00", "Z"),
             "level": record.levelname,
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": masked(record.getMessage()),
         }
-        found |= {k: v for k, v in vars(record).items() if k not in _OWN and k not in found}
+        found |= {
+            name: _plain(value, masks=name not in _NAMES)
+            for name, value in vars(record).items()
+            if name not in _OWN and name not in found
+        }
         if record.exc_info and record.exc_info[0] is not None:
-            found["exception"] = self.formatException(record.exc_info)
+            found["exception"] = masked(self.formatException(record.exc_info))
         if record.stack_info:
-            found["stack"] = record.stack_info
-        return visible_json(msgspec.json.encode(_plain(found)).decode())
+            found["stack"] = masked(record.stack_info)
+        return visible_json(msgspec.json.encode(found).decode())
 
 
-def _plain(value: Any) -> Any:
-    """Return a field as JSON can have it."""
+def _plain(value: Any, *, masks: bool = True) -> Any:
+    """Return a field as JSON can have it, without secrets if ``masks``."""
     if isinstance(value, dict):
         return {str(_plain(key)): _plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(each) for each in value]
     if value is None or isinstance(value, bool | int | float):
         return value
-    return str(value).encode("utf-8", "backslashreplace").decode()
+    text = str(value).encode("utf-8", "backslashreplace").decode()
+    return masked(text) if masks else text
 
 
 def _duration(seconds: float | None) -> str:
@@ -331,11 +349,11 @@ def log_to_stderr(level: str, log_format: str = "", *, holds: bool = False) -> C
     handler = logging.StreamHandler(sys.stderr)
     is_text = log_format == "text" or (not log_format and sys.stderr.isatty())
     handler.setFormatter(TextLines(colors=draws(sys.stderr)) if is_text else JsonLines())
+    handler.addFilter(ContextFields())
     held = MemoryHandler(1000, logging.WARNING if holds else logging.NOTSET, handler)
     logging.basicConfig(level=level.upper(), handlers=[held])
-    logging.getLogger("parley.audit.lines").setLevel(
-        logging.WARNING
-    )  # parley audit shows these lines
+    if is_text:  # people read them with parley audit
+        logging.getLogger("parley.audit.lines").setLevel(logging.WARNING)
     if level != "debug":
         for name in ("httpx", "httpx2"):  # these libraries log each request at level info
             logging.getLogger(name).setLevel(logging.WARNING)

@@ -746,13 +746,19 @@ class TaskRunner:
         """Return the fields that name the task and its current turn in a log."""
         scope, attempt = self.scope, self.attempt
         caller = caller_of(scope.owner) if attempt is None else attempt.request.caller
-        found = {"agent": scope.agent, "caller": caller.id, "context_id": self.context_id}
+        found: dict[str, Any] = {
+            "agent": scope.agent,
+            "caller": caller.id,
+            "context_id": self.context_id,
+        }
         if self.writer is not None:
             found["task_id"] = self.task_id
         if attempt is None:
             return found
-        skill = attempt.request.skill.id
-        return {**found, "skill": skill, "turn": attempt.turn, "attempt": attempt.number}
+        found |= {"skill": attempt.request.skill.id, "message_id": attempt.latest.message_id}
+        if trace := attempt.request.trace:
+            found["trace_id"] = trace.trace_id
+        return {**found, "turn": attempt.turn, "attempt": attempt.number}
 
     def reply(self) -> None:
         """Reply to the turn's waiters with the current task; the turn continues."""
