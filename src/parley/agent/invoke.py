@@ -8,6 +8,7 @@ from contextlib import aclosing
 from functools import partial
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 from parley.agent.artifact_stream import ArtifactStream
 from parley.agent.blocking_turn import BlockingTurn, TurnThread
@@ -23,7 +24,7 @@ from parley.engine.typed.inputs import Inputs
 from parley.model.parts import Artifact, Message
 from parley.model.tasks import TaskState
 from parley.model.typed.violations import Mismatch
-from parley.observe.logs import current_facts
+from parley.observe.logs import running
 from parley.security.egress import turn_egress
 
 
@@ -35,7 +36,7 @@ async def call(services: TurnServices, attempt: Attempt, *, is_own: bool = False
     """
     skill = attempt.request.skill
     turn_egress.set(services.egress)
-    current_facts.set(attempt.runner.facts)
+    running.set(ref(attempt.runner))
     if services.handoffs is not None and not is_own and skill.replies != "message":
         from parley.agent.handoff import in_turns
 

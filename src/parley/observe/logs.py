@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Protocol
+from weakref import ReferenceType
 
-current_facts: ContextVar[Callable[[], dict[str, Any]] | None] = ContextVar(
-    "parley_facts", default=None
-)
-"""Returns the facts of the turn that runs in this context. They are asked for by records alone."""
+
+class HasFacts(Protocol):
+    """A turn that can say what names it in a log."""
+
+    def facts(self) -> dict[str, Any]:
+        """Return the fields of records."""
+
+
+running: ContextVar[ReferenceType[HasFacts] | None] = ContextVar("parley_running", default=None)
+"""The turn that runs in this context; weakly, since the turn keeps its context too."""
 
 
 class ContextFields(logging.Filter):
@@ -24,8 +30,9 @@ class ContextFields(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         """Accept every record."""
         fields = vars(record)
-        if (facts := current_facts.get()) is not None:
-            for name, value in facts().items():
+        reference = running.get()
+        if reference is not None and (turn := reference()) is not None:
+            for name, value in turn.facts().items():
                 fields.setdefault(name, value)
         if (api := sys.modules.get("opentelemetry.trace")) is not None:
             position = api.get_current_span().get_span_context()

@@ -211,21 +211,18 @@ class ServiceCall(msgspec.Struct):
         ``done`` receives the answer, its error, or the coroutine of the answer. Raises
         ``A2AError``.
         """
-        if self.observed is None:
-            self._begin(done)
-            return
+        if (observed := self.observed) is not None:
+            done = observed.around(done)
         try:
-            self._begin(self.observed.around(done))
+            for at, step in enumerate(self.steps, 1):
+                if (pending := step(self)) is not None:
+                    done(self._ask_later(pending, at))
+                    return
+            self._ask(done)
         except BaseException as error:
-            self.observed.end(error)
+            if observed is not None:
+                observed.end(error)
             raise
-
-    def _begin(self, done: Done) -> None:
-        for at, step in enumerate(self.steps, 1):
-            if (pending := step(self)) is not None:
-                done(self._ask_later(pending, at))
-                return
-        self._ask(done)
 
     async def _ask_later(self, pending: Awaitable[None], at: int) -> Any:
         await pending
@@ -390,99 +387,93 @@ class Dispatcher:
 
         Checks that need only the parameters run before ``read``. Raises ``A2AError``.
         """
-        if not is_observed():
-            return self._call(operation, parameters, read)
-        observed = ObservedRequest(
-            operation, parameters.system, parameters.version, parameters.trace
-        )
+        observed = None
+        if is_observed():
+            observed = ObservedRequest(
+                operation, parameters.system, parameters.version, parameters.trace
+            )
         try:
-            call = self._call(operation, parameters, read, observed)
+            if operation.streaming or not operation.safe:
+                self._lifecycle.check_takes_work()
+            if parameters.caller is not ANONYMOUS:
+                check_caller(parameters.caller)
+            tenant = parameters.tenant
+            agent = extensions = grant = None
+            if tenant or not self._tenants:
+                agent = self._select(tenant)
+                if agent.endpoint.limits is not None:
+                    grant = agent.begin(agent.endpoint.limits, operation, parameters)
+                    if tenant:
+                        grant.of_tenant(tenant)
+                extensions = agent.check(operation, parameters)
+            request = read()
+            named: str = getattr(request, "tenant", "")  # methods of extensions may have no tenant
+            if named != tenant:
+                if not tenant:
+                    tenant = named
+                elif not named:
+                    if hasattr(request, "tenant"):
+                        request = msgspec.structs.replace(request, tenant=tenant)
+                else:
+                    raise _wrong_tenant(f"the path names the tenant {tenant[:100]!r}")
+            if agent is None or extensions is None:
+                agent = self._select(tenant)
+                if agent.endpoint.limits is not None:
+                    grant = agent.begin(agent.endpoint.limits, operation, parameters)
+                extensions = agent.check(operation, parameters)
+            check_ids(request)
+            if grant is not None and not parameters.tenant:
+                grant.of_tenant(tenant)
+            caller, authorization = parameters.caller, agent.endpoint.authorization
+            if authorization is not None:
+                caller = authorization.own_caller(caller)
+                authorization.check(operation.name, caller)
+            elif caller.granted:
+                caller = ANONYMOUS  # proved only by schemes of other agents at this address
+            if agent.refuses_unsigned is not None and not parameters.is_signed:
+                raise agent.refuses_unsigned()
+            begins_turn = operation.request is SendMessageRequest
+            context = CallContext(
+                caller=caller,
+                tenant=tenant,
+                version=parameters.version,
+                extensions=extensions,
+                last_event_id=parameters.last_event_id,
+                trace=parameters.trace if observed is None else observed.position,
+                facts=None if observed is None else observed.facts,
+                reply_timeout=parameters.reply_timeout,
+                address="" if grant is None else grant.address,
+                base_url=parameters.addresses.address(tenant) if begins_turn else "",
+                deadline=parameters.deadline,
+                sender=parameters.sender if parameters.sender and not caller.owner else "",
+            )
+            if observed is not None:
+                observed.known(agent.endpoint.key, request, context)
+            if operation.extension:
+                return agent.method_call(
+                    operation, request, context, parameters.addresses, grant, observed
+                )
+            limiter = None
+            if begins_turn and not operation.streaming:
+                configuration = request.configuration
+                if configuration is None or not configuration.return_immediately:
+                    limiter = self._limiter
+            return ServiceCall(
+                agent.endpoint,
+                operation,
+                request,
+                context,
+                parameters.addresses,
+                agent.steps,
+                limiter,
+                grant,
+                parameters.takes_json,
+                observed,
+            )
         except BaseException as error:
-            observed.end(error)
+            if observed is not None:
+                observed.end(error)
             raise
-        call.observed = observed
-        observed.known(call.endpoint.key, call.request, call.context)
-        return call
-
-    def _call(
-        self,
-        operation: Operation,
-        parameters: Parameters,
-        read: Callable[[], Any],
-        observed: ObservedRequest | None = None,
-    ) -> ServiceCall:
-        if operation.streaming or not operation.safe:
-            self._lifecycle.check_takes_work()
-        if parameters.caller is not ANONYMOUS:
-            check_caller(parameters.caller)
-        tenant = parameters.tenant
-        agent = extensions = grant = None
-        if tenant or not self._tenants:
-            agent = self._select(tenant)
-            if agent.endpoint.limits is not None:
-                grant = agent.begin(agent.endpoint.limits, operation, parameters)
-                if tenant:
-                    grant.of_tenant(tenant)
-            extensions = agent.check(operation, parameters)
-        request = read()
-        named: str = getattr(request, "tenant", "")  # methods of extensions may have no tenant
-        if named != tenant:
-            if not tenant:
-                tenant = named
-            elif not named:
-                if hasattr(request, "tenant"):
-                    request = msgspec.structs.replace(request, tenant=tenant)
-            else:
-                raise _wrong_tenant(f"the path names the tenant {tenant[:100]!r}")
-        if agent is None or extensions is None:
-            agent = self._select(tenant)
-            if agent.endpoint.limits is not None:
-                grant = agent.begin(agent.endpoint.limits, operation, parameters)
-            extensions = agent.check(operation, parameters)
-        check_ids(request)
-        if grant is not None and not parameters.tenant:
-            grant.of_tenant(tenant)
-        caller, authorization = parameters.caller, agent.endpoint.authorization
-        if authorization is not None:
-            caller = authorization.own_caller(caller)
-            authorization.check(operation.name, caller)
-        elif caller.granted:
-            caller = ANONYMOUS  # proved only by schemes of other agents at this address
-        if agent.refuses_unsigned is not None and not parameters.is_signed:
-            raise agent.refuses_unsigned()
-        begins_turn = operation.request is SendMessageRequest
-        context = CallContext(
-            caller=caller,
-            tenant=tenant,
-            version=parameters.version,
-            extensions=extensions,
-            last_event_id=parameters.last_event_id,
-            trace=parameters.trace if observed is None else observed.position,
-            facts=None if observed is None else observed.facts,
-            reply_timeout=parameters.reply_timeout,
-            address="" if grant is None else grant.address,
-            base_url=parameters.addresses.address(tenant) if begins_turn else "",
-            deadline=parameters.deadline,
-            sender=parameters.sender if parameters.sender and not caller.owner else "",
-        )
-        if operation.extension:
-            return agent.method_call(operation, request, context, parameters.addresses, grant)
-        limiter = None
-        if begins_turn and not operation.streaming:
-            configuration = request.configuration
-            if configuration is None or not configuration.return_immediately:
-                limiter = self._limiter
-        return ServiceCall(
-            agent.endpoint,
-            operation,
-            request,
-            context,
-            parameters.addresses,
-            agent.steps,
-            limiter,
-            grant,
-            parameters.takes_json,
-        )
 
     def endpoint(self, tenant: str) -> Endpoint:
         """Return the endpoint of a tenant. Raises ``InvalidParamsError`` if there is none."""
@@ -571,6 +562,7 @@ class _CheckedEndpoint:
         context: CallContext,
         addresses: SeenAddresses,
         grant: LimitGrant | None,
+        observed: ObservedRequest | None,
     ) -> MethodCall:
         """Return the call of an extension method. Raises ``MethodNotFoundError``."""
         known: ExtensionMethod[Any, Any] | None = self.extensions.methods.get(operation.name)
@@ -578,7 +570,7 @@ class _CheckedEndpoint:
             raise MethodNotFoundError(f"this agent has no method {operation.name}")
         return MethodCall(
             self.endpoint, operation, request, context, addresses, self.steps, grant=grant,
-            handle=known.handle,
+            observed=observed, handle=known.handle,
         )  # fmt: skip
 
 
