@@ -10,6 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from functools import partial
+from time import perf_counter
 from typing import Annotated, Any, TypeVar, get_type_hints
 from urllib.parse import parse_qsl
 
@@ -30,6 +31,7 @@ from parley.model.errors import (
 )
 from parley.model.ids import log_incident
 from parley.model.service import ANONYMOUS, Caller
+from parley.observe import metrics
 from parley.registry.catalog.entries import CatalogEntry
 from parley.registry.publishing.callers import NotFoundError, tokens_of
 from parley.registry.records import Viewer
@@ -53,6 +55,7 @@ from parley.server.http.responses import (
     reply_without_body,
 )
 from parley.server.http.responses import base as base_type
+from parley.server.observed import OTHER
 from parley.server.restrictions import caller_headers
 from parley.wire.json.syntax import without_bom
 
@@ -468,24 +471,34 @@ class RestRoutes:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         operation: RestOperation | None = None
+        failure: A2AError | None = None
+        began = perf_counter()
         try:
             operation, parameters = self._find(scope)
             answer = await self._answer(operation, parameters, scope, receive)
         except ClientGone:
             return
         except A2AError as error:
-            await self._refuse(scope, send, error)
+            failure = error
         except StoreUnavailable as error:
             reference = log_incident(_log, "reading the index of the registry", error)
             words = f"the registry cannot reach its index now (reference {reference}); try again"
-            await self._refuse(scope, send, OverloadedError(words, retry_after=2))
+            failure = OverloadedError(words, retry_after=2)
         except Exception:
             name = operation.name if operation is not None else "a request"
             reference = log_incident(_log, name)
             words = f"the registry failed; its log has the cause under the reference {reference}"
-            await self._refuse(scope, send, InternalError(words))
-        else:
+            failure = InternalError(words)
+        if metrics.current is not None:
+            name = OTHER if operation is None else operation.name
+            error_name = "" if failure is None else type(failure).__name__
+            metrics.current.of("registry", name, error_name).observe(perf_counter() - began)
+        if failure is None:
             await self._send(scope, send, answer)
+            return
+        refusing = self._refuse(scope, send, failure)
+        failure = None  # its traceback has this frame: a cycle
+        await refusing
 
     def _find(self, scope: Scope) -> tuple[RestOperation, dict[str, str]]:
         """Return the operation of a request and the path's parameters. Raises ``A2AError``."""
