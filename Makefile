@@ -46,13 +46,14 @@ else
 INSTALL = uv pip install --quiet --python $(BIN)/python$(EXE)
 endif
 
-.PHONY: help web demo test test-quick lint bench bench-quick bench-fleet bench-peers docs site conformance interop frameworks fuzz simulation mutants clean
+.PHONY: help web demo test test-quick lint release-check bench bench-quick bench-fleet bench-peers docs site conformance interop frameworks fuzz simulation mutants clean
 
 help:
 	@echo "make demo    serve the example agents and talk to them (ARGS=--once ends by itself)"
 	@echo "make test    run all tests (ARGS=tests/store for some of them)"
 	@echo "make test-quick  run the tests that take no time, no service and no process"
 	@echo "make lint    style, types, floors"
+	@echo "make release-check  build twice, install on every Python and with each extra (ARGS=3.13)"
 	@echo "make bench   measure beside a typed app and other SDKs (ARGS=--write into the documents)"
 	@echo "make bench-quick  compare with the figures that are expected, in two minutes"
 	@echo "make bench-fleet  measure replicas, stored tasks and memory"
@@ -82,6 +83,10 @@ lint: $(VENV)/for-tests
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+
+# What is released: not a part of .ci/run, since it takes minutes.
+release-check: $(VENV)/for-tests
+	@$(BIN)/python -m tests.house.release_check $(ARGS)
 
 bench: $(VENV)/for-tests
 	@$(BIN)/python benchmarks/run.py $(ARGS)
@@ -124,7 +129,7 @@ interop: $(VENV)/for-tests
 	@$(BIN)/python -m tests.peers $(ARGS)
 
 clean:
-	rm -rf $(VENV) site .peers .mypy_cache .ruff_cache .import_linter_cache .hypothesis .fuzz
+	rm -rf $(VENV) build site .peers .mypy_cache .ruff_cache .import_linter_cache .hypothesis .fuzz
 
 $(STAMP):
 	@test -n "$(FOUND)" || { echo "Parley needs Python 3.11 or later$(if $(ASKED),; $(ASKED) is not). \

@@ -18,7 +18,7 @@ import parley
 from parley.model.distribution import install_command
 from tests.conftest import NOTHING_IS_SKIPPED
 from tests.house.documents import ROOT, blocks, commands
-from tests.house.package import Environment, Package, environment
+from tests.house.package import EXTRAS, Environment, Package, environment
 from tests.house.test_package import REPOSITORY
 from tests.kit.processes import Running
 
@@ -202,15 +202,8 @@ def test_the_library_says_which_extra_it_lacks(
 
 
 def test_with_every_extra_everything_is_there(with_everything: Environment, tmp_path: Path) -> None:
-    modules = (
-        "client.bindings.grpc",
-        "server.grpc.server",
-        "store.postgres.store",
-        "store.bus.postgres_bus",
-        "store.bus.redis_bus",
-    )
-    lines = [f"import parley.{name}" for name in (*modules, "cli.app")]
-    done = run([with_everything.python, "-c", "\n".join([*lines, "import watchfiles"])], tmp_path)
+    lines = [f"import {name}" for names in EXTRAS.values() for name in names.split()]
+    done = run([with_everything.python, "-c", "\n".join(lines)], tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
