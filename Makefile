@@ -52,7 +52,7 @@ help:
 	@echo "make demo    serve the example agents and talk to them (ARGS=--once ends by itself)"
 	@echo "make test    run all tests (ARGS=tests/store for some of them)"
 	@echo "make test-quick  run the tests that take no time, no service and no process"
-	@echo "make lint    style, types, floors"
+	@echo "make lint    style, types, floors; licences and advisories of dependencies, and their SBOM"
 	@echo "make release-check  build twice, install on every Python and with each extra (ARGS=3.13)"
 	@echo "make bench   measure beside a typed app and other SDKs (ARGS=--write into the documents)"
 	@echo "make bench-quick  compare with the figures that are expected, in two minutes"
@@ -83,6 +83,7 @@ lint: $(VENV)/for-tests
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@$(BIN)/python -m tests.house.dependencies
 
 # What is released: not a part of .ci/run, since it takes minutes.
 release-check: $(VENV)/for-tests
