@@ -260,7 +260,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                     "the setting allowed_hosts takes hosts such as example.com, *.example.com, "
                     f"example.com:8443 or [::1], or *, not {host!r}"
                 )
-        read_restrictions(self.restrict)
+        if "metrics" in read_restrictions(self.restrict) and not self.metrics:
+            raise ValueError("the setting restrict names metrics, and they are off: set metrics")
         if self.missing_version not in ("0.3", "1.0"):
             raise ValueError(
                 f"the setting missing_version takes '0.3' or '1.0', not {self.missing_version!r}"
