@@ -12,7 +12,7 @@ from parley import Agent, Turn
 from parley.model.errors import UnauthenticatedError
 from parley.model.ids import LONGEST_ID
 from parley.model.operations import GetTaskRequest
-from parley.model.service import NO_TRACE, Caller
+from parley.model.service import NO_TRACE, Caller, TraceContext
 from parley.server.app import Settings
 from parley.server.dispatch import MAX_TRACEPARENT, read_trace
 from parley.server.run import serving
@@ -76,6 +76,27 @@ def test_what_is_not_a_traceparent_is_no_trace(parent: str) -> None:
 def test_a_later_version_may_have_more_fields(more: str) -> None:
     later = "cc" + PARENT[2:] + more
     assert read_trace([later]).traceparent == later
+
+
+@pytest.mark.parametrize(
+    ("headers", "kept"),
+    [
+        (["user=1, plan = gold;tier=2;x"], "user=1,plan = gold;tier=2;x"),
+        (["a=1", "b=%20"], "a=1,b=%20"),
+        (["a"], ""),
+        (["a=1,,b=2"], ""),
+        (['a="1"'], ""),
+        (["a=é"], ""),
+        (["a=" + "b" * 8190], "a=" + "b" * 8190),
+        (["a=" + "b" * 8191], ""),
+        ([",".join(f"a{n}=1" for n in range(64))], ",".join(f"a{n}=1" for n in range(64))),
+        ([",".join(f"a{n}=1" for n in range(65))], ""),
+    ],
+    ids=lambda each: str(each)[:20],
+)
+def test_baggage_is_kept_whole_or_dropped(headers: list[str], kept: str) -> None:
+    assert read_trace([PARENT], [], headers) == TraceContext(traceparent=PARENT, baggage=kept)
+    assert read_trace([], [], headers).headers == ({"baggage": kept} if kept else {})
 
 
 # -- tenants and callers that no store can keep ----------------------------------------------------

@@ -110,16 +110,17 @@ def caller_of(owner: str) -> Caller:
 
 
 class TraceContext(A2AStruct, frozen=True, kw_only=True):
-    """The position in a trace: ``traceparent`` and ``tracestate``, as in the headers.
+    """The position in a trace, and its ``baggage``, as in the headers of W3C.
 
-    Without a trace both are empty, and the object is falsy.
+    The object is falsy if all are empty. Baggage can come without a trace.
     """
 
     traceparent: str = ""
     tracestate: str = ""
+    baggage: str = ""
 
     def __bool__(self) -> bool:
-        return bool(self.traceparent)
+        return bool(self.traceparent or self.baggage)
 
     @property
     def trace_id(self) -> str:
@@ -128,8 +129,12 @@ class TraceContext(A2AStruct, frozen=True, kw_only=True):
 
     @property
     def headers(self) -> dict[str, str]:
-        """The headers for a request of the trace; empty without a trace."""
-        headers = {"traceparent": self.traceparent, "tracestate": self.tracestate}
+        """The headers for a request of the trace; empty without a trace and baggage."""
+        headers = {
+            "traceparent": self.traceparent,
+            "tracestate": self.tracestate,
+            "baggage": self.baggage,
+        }
         return {name: value for name, value in headers.items() if value}
 
 

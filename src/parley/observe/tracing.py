@@ -12,9 +12,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
+from msgspec.structs import replace
+
+from parley.model.operations import SendMessageResponse
 from parley.model.service import NO_TRACE, TraceContext
+from parley.model.tasks import Task, TaskStatusUpdateEvent
 
 if TYPE_CHECKING:
+    from opentelemetry.baggage.propagation import W3CBaggagePropagator
     from opentelemetry.context import Context
     from opentelemetry.trace import Span, Tracer, TracerProvider
 
@@ -25,6 +30,8 @@ Kind = Literal["internal", "server", "client", "producer", "consumer"]
 
 tracer: Tracer | None = None
 """The source of spans; ``None`` while there is no tracing."""
+
+_NOTHING: Mapping[str, Any] = {}
 
 records_content = False
 """True if spans may have the content of messages, of prompts and of results."""
@@ -66,11 +73,56 @@ def begin(
     return tracer.start_span(name, context, SpanKind[kind.upper()], attributes)
 
 
-def end(span: Span, error: BaseException | str | None = None) -> None:
-    """End a span. An ``error``, or the name of one, is its status.
+def outgoing(
+    name: str, given: TraceContext, attributes: Mapping[str, Any], kind: Kind = "client"
+) -> tuple[Span | None, TraceContext]:
+    """Return the span of a request to another server, and the position to send with it.
+
+    The span is below the program's current span, else below ``given``. Without tracing the position
+    is that of the program's current span, else ``given``.
+    """
+    if tracer is None:
+        return None, position(given)
+    from opentelemetry.trace import get_current_span
+
+    is_below = get_current_span().get_span_context().is_valid
+    span = begin(name, kind, None if is_below else given, attributes)
+    assert span is not None
+    return span, position_of(span, _baggage(given.baggage))
+
+
+ATTRIBUTES = {
+    "skill": "a2a.skill",
+    "task_id": "a2a.task.id",
+    "context_id": "gen_ai.conversation.id",
+    "state": "a2a.task.state",
+}
+"""The names of facts as attributes."""
+
+
+def identify(answer: Any, facts: dict[str, Any]) -> None:
+    """Add the task, the context and the state of an answer or of an event to facts."""
+    if isinstance(answer, SendMessageResponse):
+        answer = answer.payload
+    for name in ("task_id", "context_id"):
+        if found := getattr(answer, name, ""):
+            facts[name] = found
+    if isinstance(answer, Task):
+        facts["task_id"] = answer.id
+    if isinstance(answer, Task | TaskStatusUpdateEvent):
+        facts["state"] = answer.status.state.value
+
+
+def end(
+    span: Span, error: BaseException | str | None = None, facts: Mapping[str, Any] = _NOTHING
+) -> None:
+    """End a span. An ``error``, or the name of one, is its status; ``facts`` become attributes.
 
     The text of an error may have content, so it is only recorded where content is.
     """
+    for name, value in facts.items():
+        if value and (attribute := ATTRIBUTES.get(name)):
+            span.set_attribute(attribute, value)
     if error is not None:
         from opentelemetry.trace import StatusCode
 
@@ -83,14 +135,18 @@ def end(span: Span, error: BaseException | str | None = None) -> None:
 
 
 @contextmanager
-def current(span: Span | None) -> Iterator[None]:
-    """Make a span the current one, below which the program's further spans nest."""
+def current(span: Span | None, baggage: str | None = None) -> Iterator[None]:
+    """Make a span the current one, below which the program's further spans nest.
+
+    ``baggage``, if given, replaces the program's.
+    """
     if span is None:
         yield
         return
     from opentelemetry import context, trace
 
-    token = context.attach(trace.set_span_in_context(span))
+    found = None if baggage is None else context_at(TraceContext(baggage=baggage))
+    token = context.attach(trace.set_span_in_context(span, found))
     try:
         yield
     finally:
@@ -119,12 +175,15 @@ def spanned(
 
 
 def context_at(trace: TraceContext) -> Context:
-    """Return the context of OpenTelemetry at a position in a trace."""
+    """Return the context of OpenTelemetry at a position in a trace, with its baggage."""
     from opentelemetry import trace as api
     from opentelemetry.context import Context
 
-    if not trace:
-        return Context()
+    context = Context()
+    if trace.baggage:
+        context = _propagator().extract({"baggage": trace.baggage}, context)
+    if not trace.traceparent:
+        return context
     _, trace_id, span_id, flags, *_ = trace.traceparent.split("-")
     position = api.SpanContext(
         int(trace_id, 16),
@@ -133,24 +192,50 @@ def context_at(trace: TraceContext) -> Context:
         trace_flags=api.TraceFlags(int(flags, 16)),
         trace_state=api.TraceState.from_header([trace.tracestate]) if trace.tracestate else None,
     )
-    return api.set_span_in_context(api.NonRecordingSpan(position), Context())
+    return api.set_span_in_context(api.NonRecordingSpan(position), context)
 
 
-def position_of(span: Span) -> TraceContext:
+def _propagator() -> W3CBaggagePropagator:
+    from opentelemetry.baggage.propagation import W3CBaggagePropagator
+
+    return W3CBaggagePropagator()
+
+
+def position_of(span: Span, baggage: str = "") -> TraceContext:
     """Return the position of a span, to be sent or logged."""
     found = span.get_span_context()
     if not found.is_valid:
-        return NO_TRACE
+        return TraceContext(baggage=baggage) if baggage else NO_TRACE
     return TraceContext(
         traceparent=f"00-{found.trace_id:032x}-{found.span_id:016x}-{found.trace_flags:02x}",
         tracestate=found.trace_state.to_header(),
+        baggage=baggage,
     )
 
 
-def position() -> TraceContext:
-    """Return the position of the program's current span, without a trace if there is none."""
-    if tracer is None:
-        return NO_TRACE
-    from opentelemetry.trace import get_current_span
+def position(given: TraceContext = NO_TRACE) -> TraceContext:
+    """Return the position of the program's current span, with the program's baggage.
 
-    return position_of(get_current_span())
+    Without one, or if the program does not use OpenTelemetry, the position is ``given``.
+    """
+    api = sys.modules.get("opentelemetry.trace")
+    if api is None:
+        return given
+    baggage = _baggage(given.baggage)
+    if not (span := api.get_current_span()).get_span_context().is_valid:
+        return given if baggage == given.baggage else replace(given, baggage=baggage)
+    return position_of(span, baggage)
+
+
+def _baggage(given: str) -> str:
+    """Return the program's baggage as a header, in the spelling of ``given`` if it is equal."""
+    from opentelemetry.baggage import get_all
+    from opentelemetry.context import Context
+
+    if not (found := get_all()):
+        return given
+    propagator, headers = _propagator(), dict[str, str]()
+    if given and get_all(propagator.extract({"baggage": given}, Context())) == found:
+        return given
+    propagator.inject(headers)
+    return headers.get("baggage", "")

@@ -59,6 +59,7 @@ _REQUEST_HEADERS = (
     "A2A-Extensions",
     "X-A2A-Extensions",
     "Authorization",
+    "baggage",
     "Content-Type",
     "If-None-Match",
     "If-Range",

@@ -660,7 +660,7 @@ def _invalid_fields(request: Any) -> Iterator[str]:
             break  # there may be a million parts
 
 
-# -- the trace (W3C Trace Context) ------------------------------------------------------------
+# -- the trace (W3C Trace Context and Baggage) ------------------------------------------------
 
 MAX_TRACEPARENT = 256
 """The maximum length of an accepted ``traceparent``. Version 00 has 55 characters."""
@@ -679,16 +679,41 @@ _KEY = r"(?:[a-z0-9][a-z0-9_\-*/]{0,240}@[a-z][a-z0-9_\-*/]{0,13}|[a-z][a-z0-9_\
 _VALUE = r"[\x20-\x2b\x2d-\x3c\x3e-\x7e]{0,255}[\x21-\x2b\x2d-\x3c\x3e-\x7e]"
 _MEMBER = re.compile(f"({_KEY})={_VALUE}")
 
+MAX_BAGGAGE = 8192
+"""The maximum length of accepted baggage."""
 
-def read_trace(parents: Sequence[str], states: Sequence[str] = ()) -> TraceContext:
-    """Return the trace in the ``traceparent`` and ``tracestate`` headers of a request.
+MAX_BAGGAGE_MEMBERS = 64
 
-    An invalid ``traceparent``, or more than one, is ignored. An invalid ``tracestate`` is dropped;
-    several headers form one list.
+_TOKEN = r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
+_OCTETS = r"[\x21\x23-\x2b\x2d-\x3a\x3c-\x5b\x5d-\x7e]*"
+_BAGGAGE = re.compile(
+    rf"{_TOKEN}[ \t]*=[ \t]*{_OCTETS}(?:[ \t]*;[ \t]*{_TOKEN}(?:[ \t]*=[ \t]*{_OCTETS})?)*"
+)
+
+
+def read_trace(
+    parents: Sequence[str], states: Sequence[str] = (), baggage: Sequence[str] = ()
+) -> TraceContext:
+    """Return the trace in the ``traceparent``, ``tracestate`` and ``baggage`` headers of a request.
+
+    An invalid ``traceparent``, or more than one, is ignored. An invalid ``tracestate`` is dropped,
+    and so is baggage that is invalid or too long; several headers form one list.
     """
+    carried = _baggage(baggage) if baggage else ""
     if len(parents) != 1 or not _is_traceparent(parents[0].strip(" \t")):
-        return NO_TRACE
-    return TraceContext(traceparent=parents[0].strip(" \t"), tracestate=_tracestate(states))
+        return TraceContext(baggage=carried) if carried else NO_TRACE
+    return TraceContext(
+        traceparent=parents[0].strip(" \t"), tracestate=_tracestate(states), baggage=carried
+    )
+
+
+def _baggage(headers: Sequence[str]) -> str:
+    text = ",".join(headers)
+    if len(text) > MAX_BAGGAGE:
+        return ""
+    members = [member.strip(" \t") for member in text.split(",")]
+    is_valid = len(members) <= MAX_BAGGAGE_MEMBERS and all(map(_BAGGAGE.fullmatch, members))
+    return ",".join(members) if is_valid else ""
 
 
 def _is_traceparent(text: str) -> bool:

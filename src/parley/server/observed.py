@@ -16,9 +16,8 @@ from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
 from parley.model.concurrency import Done
-from parley.model.operations import Operation, SendMessageResponse
+from parley.model.operations import Operation
 from parley.model.service import Batches, ItemStream, StreamItem, TraceContext
-from parley.model.tasks import Task, TaskStatusUpdateEvent
 from parley.observe import metrics, tracing
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ class ObservedRequest:
     service to add to: the skill, the task.
     """
 
-    __slots__ = ("_agent", "_began", "_caller", "_span", "_state", "facts", "operation",
+    __slots__ = ("_agent", "_began", "_caller", "_span", "facts", "operation",
                  "position", "system")  # fmt: skip
 
     def __init__(
@@ -60,14 +59,16 @@ class ObservedRequest:
         self.system = system
         self.facts: dict[str, Any] = {}
         self._began = perf_counter()
-        self._agent = self._state = self._caller = ""
+        self._agent = self._caller = ""
         self._span: Span | None = tracing.begin(
             operation.name,
             "server",
             trace,
             {"rpc.system.name": system, "rpc.method": operation.name, "a2a.version": version},
         )
-        self.position = trace if self._span is None else tracing.position_of(self._span)
+        self.position = (
+            trace if self._span is None else tracing.position_of(self._span, trace.baggage)
+        )
 
     def known(self, agent: str, request: Any, context: CallContext) -> None:
         """Record the agent of the request, what the request names, and its caller."""
@@ -115,7 +116,7 @@ class ObservedRequest:
         elif isinstance(outcome, AsyncIterator):
             return self._items(outcome)
         else:
-            self._see(outcome)
+            tracing.identify(outcome, self.facts)
             self.end()
         return outcome
 
@@ -128,7 +129,7 @@ class ObservedRequest:
                     if is_first:
                         is_first = False
                         self._first_event()
-                    self._see(batch[-1].event)
+                    tracing.identify(batch[-1].event, self.facts)
                     yield batch
         except BaseException as raised:
             error = None if isinstance(raised, GeneratorExit) else raised
@@ -146,19 +147,6 @@ class ObservedRequest:
         async with aclosing(self._batches(single())) as batches:
             async for batch in batches:
                 yield batch[0]
-
-    def _see(self, answer: Any) -> None:
-        """Record the task and its state of an answer or of an event."""
-        if isinstance(answer, SendMessageResponse):
-            answer = answer.payload
-        if isinstance(answer, Task | TaskStatusUpdateEvent):
-            self._state = answer.status.state.value
-        facts = self.facts
-        for name in ("task_id", "context_id"):
-            if found := getattr(answer, name, ""):
-                facts[name] = found
-        if isinstance(answer, Task):
-            facts["task_id"] = answer.id
 
     def _first_event(self) -> None:
         if metrics.current is not None:
@@ -178,24 +166,12 @@ class ObservedRequest:
                 seconds
             )
         if (span := self._span) is not None:
-            for key, attribute in _ATTRIBUTES:
-                if value := self.facts.get(key):
-                    span.set_attribute(attribute, value)
-            if self._state:
-                span.set_attribute("a2a.task.state", self._state)
-            tracing.end(span, name or None)
+            tracing.end(span, name or None, self.facts)
         if access.level == logging.INFO:
             log_call(
                 self.operation, self.system, name, seconds, agent=self._agent, caller=self._caller,
-                state=self._state, trace_id=self.position.trace_id, **self.facts,
+                trace_id=self.position.trace_id, **self.facts,
             )  # fmt: skip
-
-
-_ATTRIBUTES = (
-    ("skill", "a2a.skill"),
-    ("task_id", "a2a.task.id"),
-    ("context_id", "gen_ai.conversation.id"),
-)
 
 
 def error_name(error: BaseException) -> str:

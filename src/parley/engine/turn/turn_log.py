@@ -122,13 +122,13 @@ class ObservedTurn:
         }
         span = tracing.begin(f"invoke_agent {found['agent']}", "internal", trace, attributes)
         if span is not None:
-            self._span, self.position = span, tracing.position_of(span)
+            self._span, self.position = span, tracing.position_of(span, trace.baggage)
 
     def around(self, invoke: Callable[[A], Awaitable[object]]) -> Callable[[A], Awaitable[object]]:
         """Return the call of the function below the span of the turn, the current one in it."""
 
         async def invoked(attempt: A) -> object:
-            with tracing.current(self._span):
+            with tracing.current(self._span, self.position.baggage):
                 return await invoke(attempt)
 
         return invoke if self._span is None else invoked

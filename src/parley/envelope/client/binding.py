@@ -581,7 +581,7 @@ class EnvelopeClientBinding:
                 self._http, (self._endpoint,), EnvelopeIdentity(), self._settings
             )
         after = context.last_event_id
-        given = dict(context.trace.headers) if context.trace else {}
+        given = context.trace.headers
         if context.extensions:
             given[self._dialect.extensions_header] = join_items(sorted(context.extensions))
         asked = message(

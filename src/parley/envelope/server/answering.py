@@ -63,7 +63,7 @@ from parley.model.operations import (
     SubscribeToTaskRequest,
 )
 from parley.model.parts import Message, Part, Role
-from parley.model.service import NO_TRACE, StreamItem, TraceContext
+from parley.model.service import StreamItem, TraceContext
 from parley.model.struct import Timestamp
 from parley.model.tasks import Event, Task, TaskState, TaskStatusUpdateEvent
 from parley.security.limits.agent_limits import fields_of, standings_of
@@ -344,10 +344,8 @@ def _check_version(given: Mapping[str, str]) -> None:
 
 
 def _trace(given: Mapping[str, str]) -> TraceContext:
-    if "traceparent" not in given:
-        return NO_TRACE
-    states = [given["tracestate"]] if "tracestate" in given else []
-    return read_trace([given["traceparent"]], states)
+    names = ("traceparent", "tracestate", "baggage")
+    return read_trace(*[[given[name]] if name in given else [] for name in names])
 
 
 def _invalid(field: str, description: str) -> InvalidParamsError:

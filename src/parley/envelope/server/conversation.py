@@ -50,11 +50,11 @@ from parley.model.errors import (
     an,
     shutting_down,
 )
-from parley.model.service import ANONYMOUS, NO_TRACE, CallContext, Caller, StreamItem
+from parley.model.service import ANONYMOUS, CallContext, Caller, StreamItem
 from parley.security.networks import client_address, network_of
 from parley.server.added_bindings import BindingPlace
-from parley.server.dispatch import ServiceCall, read_trace
-from parley.server.http.exchange import NotJson
+from parley.server.dispatch import ServiceCall
+from parley.server.http.exchange import NotJson, trace_in
 from parley.server.http.open_credentials import (
     CredentialsExpired,
     OpenCredentials,
@@ -142,11 +142,6 @@ class EnvelopeEndpoint:
             await Conversation(self, context, socket, sender, credentials).run()
 
     def _context(self, asked: Scope, caller: Caller) -> MessageContext:
-        values: dict[bytes, list[str]] = {b"traceparent": [], b"tracestate": []}
-        for name, value in asked["headers"]:
-            if name in values:
-                values[name].append(value.decode("latin-1"))
-        parents, states = values.values()
         return MessageContext(
             caller=caller,
             agent=self._agent,
@@ -154,7 +149,7 @@ class EnvelopeEndpoint:
             tenant=self.place.tenant,
             scope=asked,
             address=client_address(asked, trust_proxy=self.served.settings.trust_proxy),
-            trace=read_trace(parents, states) if parents else NO_TRACE,
+            trace=trace_in(asked["headers"]),
         )
 
     def read(self, data: bytes | str) -> Envelope:

@@ -511,7 +511,7 @@ class GrpcCall:
             caller=caller,
             extensions=extension_uris(extensions) if extensions else (),
             last_event_id=metadata.get("last-event-id"),
-            trace=self._trace() if "traceparent" in metadata else NO_TRACE,
+            trace=self._trace() if "traceparent" in metadata or "baggage" in metadata else NO_TRACE,
             reply_timeout=self._reply_timeout(),
             addresses=self,
             system="grpc",
@@ -539,11 +539,11 @@ class GrpcCall:
         return ""
 
     def _trace(self) -> TraceContext:
-        values: dict[str, list[str]] = {"traceparent": [], "tracestate": []}
+        values: dict[str, list[str]] = {"traceparent": [], "tracestate": [], "baggage": []}
         for name, value in self._context.invocation_metadata() or ():
             if name in values:
                 values[name].append(value)
-        return read_trace(values["traceparent"], values["tracestate"])
+        return read_trace(*values.values())
 
     def _reply_timeout(self) -> float | None:
         """Return the time to wait for a reply, which ends a little before the deadline."""

@@ -141,7 +141,8 @@ class HeadFields:
             self.extensions = extension_uris(v for name, v in listed if name in _EXTENSIONS)
         last_event_id = headers.get(b"last-event-id")
         self.last_event_id = None if last_event_id is None else last_event_id.decode("latin-1")
-        self.trace = _trace_in(listed) if b"traceparent" in headers else NO_TRACE
+        is_traced = b"traceparent" in headers or b"baggage" in headers
+        self.trace = trace_in(listed) if is_traced else NO_TRACE
         self.address: str | None = None
 
 
@@ -505,13 +506,13 @@ def _named_version(header: bytes, scope: Scope) -> str:
     return named
 
 
-def _trace_in(headers: Iterable[tuple[bytes, bytes]]) -> TraceContext:
+def trace_in(headers: Iterable[tuple[bytes, bytes]]) -> TraceContext:
     """Return the trace that a request belongs to."""
-    values: dict[bytes, list[str]] = {b"traceparent": [], b"tracestate": []}
+    values: dict[bytes, list[str]] = {b"traceparent": [], b"tracestate": [], b"baggage": []}
     for name, value in headers:
         if name in values:
             values[name].append(value.decode("latin-1"))
-    return read_trace(values[b"traceparent"], values[b"tracestate"])
+    return read_trace(*values.values())
 
 
 def _check_body_arrived(request_headers: Mapping[bytes, bytes]) -> None:
