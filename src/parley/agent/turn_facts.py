@@ -16,6 +16,7 @@ from parley.extensions.call_chain import ChainBudget
 from parley.model.parts import Message, Part
 from parley.model.service import Caller, TraceContext
 from parley.model.tasks import Task
+from parley.observe import tracing
 
 log = logging.getLogger("parley.agent")
 
@@ -150,12 +151,13 @@ class TurnFacts:
 
     @property
     def trace(self) -> TraceContext:
-        """The trace of this turn's message, the same in every attempt.
+        """The trace and the baggage of this turn's message, the same in every attempt.
 
         It is falsy if the request had none. Send its ``headers`` with requests to other services
-        that belong to the trace.
+        that belong to the trace. With tracing they name the current span.
         """
-        return self._attempt.request.trace
+        trace = self._attempt.request.trace
+        return trace if tracing.tracer is None else tracing.position(trace)
 
     @property
     def task(self) -> Task | None:

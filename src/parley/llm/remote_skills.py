@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
@@ -56,8 +55,7 @@ class RemoteSkill:
     Within a turn (``current_turn``) it is called like ``turn.delegate``: once in the life of the
     task, with the deadline, the trace and the cancellation of the turn, and the turn's caller
     answers questions of the agent. The calls of a context share a context of the other agent, which
-    remembers the conversation. Outside a turn a question raises ``RemoteQuestion``, and the trace
-    comes from OpenTelemetry, if the program uses it.
+    remembers the conversation. Outside a turn a question raises ``RemoteQuestion``.
     """
 
     def __init__(
@@ -130,7 +128,7 @@ class RemoteSkill:
                     answer = await bound.send(content, task_id=task_id, progress=True, **said)
                 return result_of(answer)
             about: Json = {"task_id": task_id, "metadata": {"skill": self.skill.id}}
-            async with connect(self._agent, **with_trace(self._options)) as remote:  # type: ignore[arg-type]
+            async with connect(self._agent, **self._options) as remote:  # type: ignore[arg-type]
                 if on_progress is None:
                     return result_of(await remote.send(content, **about))
                 async with aclosing(answered_by(remote, content, **about)) as events:
@@ -246,17 +244,3 @@ def described(card: AgentCard, skill: AgentSkill) -> str:
     if skill.examples:
         text += "\nExamples: " + "; ".join(skill.examples[:3])
     return f"{text}\n(a skill of the agent {card.name})"[:1024]
-
-
-def with_trace(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of ``parley.connect`` with the headers of the current span.
-
-    The span comes from OpenTelemetry, if the program uses it; given headers take precedence.
-    """
-    propagate = sys.modules.get("opentelemetry.propagate")
-    found: dict[str, str] = {}
-    if propagate is not None:
-        propagate.inject(found)
-    if not found:
-        return dict(options)
-    return {**options, "headers": {**found, **(options.get("headers") or {})}}

@@ -176,9 +176,15 @@ class TurnCalls:
         return replace(budget, calls=max(0, budget.calls - self._begun))
 
     def trace(self) -> TraceContext:
-        """Return the trace of a connection: a child of the turn's trace, if the turn has one."""
+        """Return the trace of a connection: a child of the turn's trace, if the turn has one.
+
+        With tracing it is the position of the turn's span, below which every call has a span.
+        """
+        observed = self.attempt.observed
+        if observed is not None and observed.position:
+            return observed.position
         trace = self.attempt.request.trace
-        if not trace:
+        if not trace.traceparent:
             return trace
         version, trace_id, _, *rest = trace.traceparent.split("-")
         return replace(

@@ -370,8 +370,7 @@ class GrpcClientBinding:
             ours[self._dialect.extensions_header] = join_items(sorted(context.extensions))
         if context.last_event_id is not None:
             ours["last-event-id"] = context.last_event_id
-        if context.trace:
-            ours |= context.trace.headers
+        ours |= context.trace.headers
         if given is NOTHING:
             return (*(pair for pair in self._metadata if pair[0] not in ours), *ours.items())
         entries = {**given.headers, **given.query}.items()

@@ -225,9 +225,9 @@ class HttpClientBinding(ABC):
             if len(self._known_headers) >= MOST_KNOWN_HEADERS:
                 self._known_headers.clear()
             headers = self._known_headers[kind] = self._constant_headers(*kind)
-        if context.last_event_id is None and not context.trace.traceparent:
+        if context.last_event_id is None and not context.trace:
             return headers
-        ours = context.trace.headers if context.trace else {}
+        ours = context.trace.headers
         if context.last_event_id is not None:
             ours = {"Last-Event-ID": context.last_event_id, **ours}
         return override(headers, ours)

@@ -50,7 +50,11 @@ from parley.model.parts import Message
 from parley.model.service import CallContext, StreamItem
 from parley.model.struct import A2AStruct
 from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
+from parley.observe import tracing
 from parley.wire import versions
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span
 
 # -- unopened ---------------------------------------------------------------------------------
 
@@ -140,6 +144,24 @@ class RemoteService:
     async def call(self, operation: Operation, request: A2AStruct, context: CallContext) -> Any:
         """Call an operation with a single answer."""
         self._check(operation, request, context)
+        span, context = self._begin_span(operation, request, context)
+        if span is None:
+            return await self._call(operation, request, context)
+        facts: dict[str, Any] = {}
+        error: BaseException | None = None
+        try:
+            with tracing.current(span):
+                answer = await self._call(operation, request, context)
+            tracing.identify(answer, facts)
+            return answer
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            tracing.end(span, error, facts)
+            error = None  # its traceback has this frame: a cycle
+
+    async def _call(self, operation: Operation, request: A2AStruct, context: CallContext) -> Any:
         idempotent = (
             IDEMPOTENT_SEND in context.extensions
             and isinstance(request, SendMessageRequest)
@@ -166,8 +188,11 @@ class RemoteService:
         A direct message or a terminal state ends the stream; later events are dropped.
         """
         self._check(operation, request, context)
+        span, context = self._begin_span(operation, request, context)
         task_id, context_id = ids_in(request)
         is_over = False
+        facts: dict[str, Any] = {}
+        failure: BaseException | None = None
         items = self._binding.stream(operation, request, context)
         try:
             async with aclosing(cast("AsyncGenerator[StreamItem, None]", items)) as open_items:
@@ -183,10 +208,43 @@ class RemoteService:
                     else:
                         task_id = event.id if isinstance(event, Task) else event.task_id
                         context_id, is_over = event.context_id, event.status.state.is_terminal
+                    if span is not None:
+                        tracing.identify(event, facts)
                     yield item if event is item.event else item._replace(event=event)
-        except A2AError as error:
-            error.is_remote = True
+        except BaseException as error:
+            failure = None if isinstance(error, GeneratorExit) else error
+            if isinstance(error, A2AError):
+                error.is_remote = True
             raise
+        finally:
+            if span is not None:
+                tracing.end(span, failure, facts)
+            failure = None  # its traceback has this frame: a cycle
+
+    def _begin_span(
+        self, operation: Operation, request: A2AStruct, context: CallContext
+    ) -> tuple[Span | None, CallContext]:
+        """Return the span of a call, ``None`` without tracing, and the context to send."""
+        if tracing.tracer is None:
+            span, trace = None, tracing.position(context.trace)
+        else:
+            name = operation.name
+            attributes = {"rpc.method": name, "gen_ai.agent.name": self.card.name}
+            if isinstance(request, SendMessageRequest):
+                name = f"invoke_agent {self.card.name}"
+                attributes["gen_ai.operation.name"] = "invoke_agent"
+            if (candidate := getattr(self._binding, "current", None)) is not None:
+                url = candidate.interface.url
+                host = urlsplit(url if "//" in url else f"//{url}").netloc.rpartition("@")[2]
+                attributes["server.address"] = host
+                attributes["rpc.system.name"] = candidate.binding.lower().replace("+", "_")
+            task_id, context_id = ids_in(request)
+            attributes |= {"a2a.task.id": task_id} if task_id else {}
+            attributes |= {"gen_ai.conversation.id": context_id} if context_id else {}
+            span, trace = tracing.outgoing(name, context.trace, attributes)
+        if trace is context.trace:
+            return span, context
+        return span, msgspec.structs.replace(context, trace=trace)
 
     def _check(self, operation: Operation, request: A2AStruct, context: CallContext) -> None:
         """Raise the error that the agent would return according to its card (§3.3.4)."""

@@ -30,7 +30,6 @@ from parley.llm.remote_skills import (
     card_of,
     progress_in,
     remote_skills,
-    with_trace,
 )
 from parley.model.cards import AgentCard
 from parley.model.errors import A2AError
@@ -94,7 +93,7 @@ class AdkRemoteAgent(BaseAgent):
             "task_id": asked["task"] if asked and answer is not None else None,
         }
         if turn is None:
-            remotes: Any = connect(self._agent, **with_trace(self._options))
+            remotes: Any = connect(self._agent, **self._options)
         else:
             remotes = turn.connect(self._agent, **self._options)
             message["key"] = f"{self.name}:{ctx.invocation_id}:{len(ctx.session.events)}"
