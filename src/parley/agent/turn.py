@@ -26,6 +26,7 @@ from parley.model.cards import SecurityScheme
 from parley.model.errors import an
 from parley.model.parts import Artifact, Message, Part, tasks_named
 from parley.model.tasks import Task, TaskState
+from parley.observe import tracing
 from parley.security.schemes.scheme import Scheme
 
 if TYPE_CHECKING:
@@ -432,7 +433,11 @@ class Turn(TurnFacts):
         recalled = self._attempt.step_result(key)
         if recalled is None:
             result: Any
-            with self._attempt.waits.step(key):
+            name = getattr(function, "__name__", "function")
+            with (
+                self._attempt.waits.step(key),
+                tracing.spanned(f"step {name}", attributes={"parley.key": key}),
+            ):
                 if inspect.iscoroutinefunction(function):
                     result = await function(*args, **kwargs)
                 else:

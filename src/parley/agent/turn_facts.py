@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import MutableMapping
+from contextlib import AbstractContextManager
 from typing import Any, NoReturn
 
 from parley.agent.context import AgentContext
@@ -158,6 +159,13 @@ class TurnFacts:
         """
         trace = self._attempt.request.trace
         return trace if tracing.tracer is None else tracing.position(trace)
+
+    def span(self, name: str, **attributes: str | float) -> AbstractContextManager[object]:
+        """Give a block a span below the turn's span; it does nothing without tracing.
+
+        The spans of libraries in the block nest below it. An exception is its status.
+        """
+        return tracing.spanned(name, attributes=attributes)
 
     @property
     def task(self) -> Task | None:

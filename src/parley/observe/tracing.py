@@ -8,6 +8,7 @@ states; the content of messages only with ``records_content``.
 from __future__ import annotations
 
 import sys
+from asyncio import CancelledError
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
@@ -59,18 +60,22 @@ def begin(
     kind: Kind = "internal",
     parent: TraceContext | None = None,
     attributes: Mapping[str, Any] | None = None,
+    link: TraceContext = NO_TRACE,
 ) -> Span | None:
     """Return a new span, ``None`` without tracing. End it with ``end``.
 
     Its parent is the position ``parent``, by default the current span of the program. A ``parent``
-    without a trace begins a new one.
+    without a trace begins a new one. ``link`` is a position in another trace.
     """
     if tracer is None:
         return None
-    from opentelemetry.trace import SpanKind
+    from opentelemetry.trace import Link, SpanKind, get_current_span
 
     context = None if parent is None else context_at(parent)
-    return tracer.start_span(name, context, SpanKind[kind.upper()], attributes)
+    links = (
+        [Link(get_current_span(context_at(link)).get_span_context())] if link.traceparent else None
+    )
+    return tracer.start_span(name, context, SpanKind[kind.upper()], attributes, links)
 
 
 def outgoing(
@@ -118,12 +123,13 @@ def end(
 ) -> None:
     """End a span. An ``error``, or the name of one, is its status; ``facts`` become attributes.
 
+    A cancellation is no error: a function that asks or sleeps ends so.
     The text of an error may have content, so it is only recorded where content is.
     """
     for name, value in facts.items():
         if value and (attribute := ATTRIBUTES.get(name)):
             span.set_attribute(attribute, value)
-    if error is not None:
+    if error is not None and not isinstance(error, CancelledError | GeneratorExit):
         from opentelemetry.trace import StatusCode
 
         name = error if isinstance(error, str) else type(error).__qualname__

@@ -212,7 +212,7 @@ class RemoteService:
                         tracing.identify(event, facts)
                     yield item if event is item.event else item._replace(event=event)
         except BaseException as error:
-            failure = None if isinstance(error, GeneratorExit) else error
+            failure = error
             if isinstance(error, A2AError):
                 error.is_remote = True
             raise

@@ -33,6 +33,7 @@ from parley.engine.service.checks import (
 from parley.engine.skill import Skill
 from parley.engine.turn.attempt import Request
 from parley.engine.turn.replay import first_turn
+from parley.engine.turn.task_writer import span_attributes
 from parley.extensions.call_chain import Chain, with_deadline
 from parley.extensions.profile import Profile
 from parley.extensions.push_delivery import PushDelivery
@@ -53,6 +54,7 @@ from parley.model.operations import (
 from parley.model.parts import Message, Role
 from parley.model.service import ANONYMOUS, CallContext
 from parley.model.struct import decode, encode
+from parley.observe import tracing
 from parley.push.proofs import validated
 from parley.security.authorization import Authorization, access_of
 from parley.security.limits.agent_limits import AgentLimits
@@ -170,11 +172,24 @@ class Admission:
     async def _admit_later(
         self, m: IncomingMessage, pending: Awaitable[None], begun: AdmissionStep
     ) -> ReplyHandle:
-        await pending
-        for step in self.steps[self.steps.index(begun) + 1 :]:
-            if (later := step(m)) is not None:
-                await later
-        return self._submit(m) if m.joined is None else await self._join(m, m.joined)
+        span = tracing.begin("admission", "internal", m.context.trace)
+        error: BaseException | None = None
+        try:
+            with tracing.current(span, m.context.trace.baggage):
+                await pending
+                for step in self.steps[self.steps.index(begun) + 1 :]:
+                    if (later := step(m)) is not None:
+                        await later
+                if m.joined is not None:
+                    return await self._join(m, m.joined)
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            if span is not None:
+                tracing.end(span, error)
+            error = None  # its traceback has this frame: a cycle
+        return self._submit(m)
 
     # -- the steps -----------------------------------------------------------------------------
 
@@ -446,7 +461,8 @@ class Admission:
 
     async def _deliver(self, append: Append, handle: ReplyHandle) -> None:
         try:
-            handle.received_at = await self._store.append(append)
+            with tracing.spanned("append", "client", span_attributes(append)):
+                handle.received_at = await self._store.append(append)
             if append.pushes:
                 self._executor.push.watch(append.task_id, append.scope)
             self._executor.deliver(handle)

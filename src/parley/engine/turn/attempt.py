@@ -88,7 +88,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     ``base_url`` is the agent's address as the sender of the turn's message saw it, unless the
     server's own address is configured. ``inputs`` are the values of typed parameters; ``None`` if
     they were not read yet. ``metadata`` belongs to the message that began the task,
-    ``latest_metadata`` to the message of a later turn.
+    ``latest_metadata`` to the message of a later turn; so do ``first_trace`` and ``trace``.
     """
 
     message: Message
@@ -101,6 +101,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     extensions: frozenset[str] = frozenset()
     base_url: str = ""
     trace: TraceContext = NO_TRACE
+    first_trace: TraceContext = NO_TRACE
     inputs: dict[str, Any] | None = None
     chain: Chain | None = None
 
@@ -326,6 +327,8 @@ class Attempt:
             return answer
         for prepare in self.before_question:
             await prepare()
+        if self.observed is not None:
+            self.observed.add_event("ask", key)
         writer = self.writer()
         message = self.message(content)
         writer.write(StepResult(key=f"ask:{key}", value=msgspec.Raw(b"null")))

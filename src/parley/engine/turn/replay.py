@@ -142,6 +142,7 @@ def request_of(
         latest_metadata=taken.metadata,
         chain=_chain_in(taken.extensions, taken.chain and {CALL_CHAIN: taken.chain}),
         trace=taken.trace or NO_TRACE,
+        first_trace=request.trace,
     )
 
 

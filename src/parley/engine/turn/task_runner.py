@@ -401,8 +401,11 @@ class TaskRunner:
     async def _run_turn(self, attempt: Attempt) -> None:
         """Run the function of one attempt, and end or release its turn."""
         self.attempt = attempt
-        observed = turn_log.begin(attempt.number, attempt.request.trace, self.facts)
+        request = attempt.request
+        observed = turn_log.begin(attempt.number, request.trace, request.first_trace, self.facts)
         attempt.observed = observed
+        if observed is not None and self.writer is not None:
+            self.writer.trace = observed.position
         try:
             failure: BaseException | None = None
             value: object = None
@@ -680,6 +683,8 @@ class TaskRunner:
         is_held = self.holds or self.attempt is None  # the runner flushes before the function runs
         writer = self.writer = self._open_writer(Fold(strict=True), 0, 1, since=at, is_held=is_held)
         writer.output_filter = self._filter_of(request)
+        observed = None if self.attempt is None else self.attempt.observed
+        writer.trace = request.trace if observed is None else observed.position
         writer.write(*first_events(request, task_id, self.context_id, skills=skills, at=at))
         writer.open_turn(
             base_url=request.base_url,

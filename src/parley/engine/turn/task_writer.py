@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -13,8 +13,10 @@ from parley.engine.content import fitted, writable
 from parley.extensions.profile import InThread, Profile, Profiles
 from parley.model.extensions import Extension
 from parley.model.parts import Message, Part
+from parley.model.service import NO_TRACE
 from parley.model.struct import Timestamp, encode
 from parley.model.tasks import TaskArtifactUpdateEvent, TaskState, TaskStatus, TaskStatusUpdateEvent
+from parley.observe import tracing
 from parley.store.bus.subscriptions import LocalHints
 from parley.store.events import PUBLIC_TYPES, PrivateEvent, Scope, StepResult, TaskEvent
 from parley.store.fold import Fold
@@ -23,6 +25,9 @@ from parley.store.protocols.tables import Receipt
 from parley.store.protocols.task_log import Append
 from parley.store.protocols.webhooks import PushRecord
 from parley.store.task_store import TaskStore
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span
 
 log = logging.getLogger("parley.engine")
 
@@ -62,12 +67,13 @@ class TaskWriter:
     ``output_filter`` filters statuses and artifacts, and may reject them. ``hints`` knows the
     readers of the task. ``since`` is the start of a new task (ms). ``on_created`` is called after
     the first commit, ``on_error`` when ``error`` is set. ``measure`` is called before an event is
-    written, and may reject it.
+    written, and may reject it. ``trace`` is the position in the trace for the spans of appends.
     """
 
     error: StoreError | None = None
     output_filter: OutputFilter | None = None
     is_first = True
+    trace = NO_TRACE
     _has_warned = False
     _batching = False
     _in_flight = 0
@@ -315,20 +321,27 @@ class TaskWriter:
         )
         self.seq += sum([type(event) in PUBLIC_TYPES for event in events])
         self._in_flight += len(events)
+        span = None
+        if tracing.tracer is not None and self.trace.traceparent:
+            span = tracing.begin("append", "client", self.trace, span_attributes(append))
         try:
             future = asyncio.ensure_future(self._store.append(append))
         except (StoreError, TypeError, ValueError, RecursionError) as error:
             self._fail(error if isinstance(error, StoreError) else StoreError(str(error)))
+            if span is not None:
+                tracing.end(span, error)
             return
         count = len(events)
         if future.done():
-            self._appended(future, count)
+            self._appended(future, count, span)
         else:
-            future.add_done_callback(lambda done: self._appended(done, count))
+            future.add_done_callback(lambda done: self._appended(done, count, span))
 
-    def _appended(self, done: asyncio.Future[int], count: int) -> None:
+    def _appended(self, done: asyncio.Future[int], count: int, span: Span | None) -> None:
         self._in_flight -= count
         error = StoreError("the append was cancelled") if done.cancelled() else done.exception()
+        if span is not None:
+            tracing.end(span, error)
         if error is not None and self.error is None:
             self._fail(error if isinstance(error, StoreError) else StoreError(str(error)))
         if self._on_created is not None and error is None:
@@ -342,6 +355,12 @@ class TaskWriter:
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
+
+
+def span_attributes(append: Append) -> dict[str, Any]:
+    """Return the attributes of an append's span."""
+    found = {"db.operation.name": "append", "parley.records": len(append.events)}
+    return found | ({"a2a.task.id": append.task_id} if append.task_id else {})
 
 
 async def handed_over() -> None:

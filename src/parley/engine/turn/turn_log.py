@@ -94,7 +94,7 @@ class ObservedTurn:
     ``position`` is the position of its span in the trace.
     """
 
-    def __init__(self, number: int, trace: TraceContext, facts: Facts) -> None:
+    def __init__(self, number: int, trace: TraceContext, first: TraceContext, facts: Facts) -> None:
         self.began = perf_counter()
         self.facts = facts
         self.position = NO_TRACE
@@ -103,7 +103,7 @@ class ObservedTurn:
         found = facts()
         self._labels = found["agent"], found["skill"]
         if tracing.tracer is not None:
-            self._begin_span(number, trace, found)
+            self._begin_span(number, trace, first, found)
         if number > 1:
             if metrics.current is not None:
                 metrics.current.of("recoveries", found["agent"]).inc()
@@ -111,7 +111,9 @@ class ObservedTurn:
         elif log.isEnabledFor(logging.DEBUG):
             _write(logging.DEBUG, "began", found)
 
-    def _begin_span(self, number: int, trace: TraceContext, found: dict[str, Any]) -> None:
+    def _begin_span(
+        self, number: int, trace: TraceContext, first: TraceContext, found: dict[str, Any]
+    ) -> None:
         attributes = {
             "gen_ai.operation.name": "invoke_agent",
             "gen_ai.agent.name": found["agent"],
@@ -120,7 +122,10 @@ class ObservedTurn:
             "parley.turn": found["turn"],
             "parley.attempt": number,
         }
-        span = tracing.begin(f"invoke_agent {found['agent']}", "internal", trace, attributes)
+        if first.trace_id == trace.trace_id:
+            first = NO_TRACE
+        name = f"invoke_agent {found['agent']}"
+        span = tracing.begin(name, "internal", trace, attributes, link=first)
         if span is not None:
             self._span, self.position = span, tracing.position_of(span, trace.baggage)
 
@@ -132,6 +137,11 @@ class ObservedTurn:
                 return await invoke(attempt)
 
         return invoke if self._span is None else invoked
+
+    def add_event(self, name: str, key: str) -> None:
+        """Add an event of the function to the span: a question, or a wait for ``key``."""
+        if self._span is not None:
+            self._span.add_event(name, {"parley.key": key} if key else None)
 
     def end(self, event: str | TaskState, answer: Task | Message | None = None) -> None:
         """Log the end of the attempt, in a state of its task or by an event; end its span.
@@ -163,16 +173,18 @@ class ObservedTurn:
             tracing.end(span, error or ("failed" if outcome == "failed" else None))
 
 
-def begin(number: int, trace: TraceContext, facts: Facts) -> ObservedTurn | None:
+def begin(
+    number: int, trace: TraceContext, first: TraceContext, facts: Facts
+) -> ObservedTurn | None:
     """Return the observation of an attempt that begins; ``None`` if nothing observes turns.
 
     The beginning is logged if this is a repeated attempt, and at level debug. ``trace`` is the
-    position of the request in its trace.
+    position of the request in its trace, ``first`` the position of the task's first request.
     """
     is_observed = (
         tracing.tracer is not None or metrics.current is not None or log.isEnabledFor(logging.INFO)
     )
-    return ObservedTurn(number, trace, facts) if is_observed else None
+    return ObservedTurn(number, trace, first, facts) if is_observed else None
 
 
 def note(event: str | TaskState, facts: Facts, began: float = 0.0, **fields: Any) -> None:

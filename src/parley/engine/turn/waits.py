@@ -179,6 +179,8 @@ class Waits:
             )
         if len(_events_of([wait, *self._pending.values()])) > MAX_WAITS:
             raise ValueError(f"a turn waits for {MAX_WAITS} events at once, at most")
+        if (observed := self._attempt.observed) is not None:
+            observed.add_event("wait", wait.event)
         never = asyncio.get_running_loop().create_future()
         self._pending[never] = wait
         self._settle()
