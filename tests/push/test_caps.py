@@ -190,12 +190,14 @@ async def test_what_a_destination_holds_back_is_sent_before_what_follows(
         sender = pushed.host.push._sender
         post, ended, held = sender.post, asyncio.Event(), list[str]()
 
-        async def busy_once(push: PushRecord, body: bytes, id: str, call: DeliveryCall) -> Any:
+        async def busy_once(
+            push: PushRecord, body: bytes, id: str, call: DeliveryCall, headers: Any
+        ) -> Any:
             await ended.wait()  # so that the events are read immediately
             if id.endswith("/3") and not held:
                 held.append(id)
                 return DeliveryFailure("busy", is_held_back=True)
-            return await post(push, body, id, call)
+            return await post(push, body, id, call, headers)
 
         monkeypatch.setattr(sender, "post", busy_once)
         await pushed.task("go", hook.url)

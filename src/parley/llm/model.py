@@ -98,8 +98,8 @@ class ModelChunk(msgspec.Struct, frozen=True, kw_only=True):
     """A piece of a reply: of its text, of the model's thinking, of a refusal, or complete tool
     calls.
 
-    The last piece has the ``finish_reason``, and may have the ``usage`` of the request: a reply
-    without a finish reason was interrupted.
+    The last piece has the ``finish_reason``, and may have the ``usage`` of the request and the name
+    of the ``model`` that replied: a reply without a finish reason was interrupted.
     """
 
     text: str = ""
@@ -108,6 +108,7 @@ class ModelChunk(msgspec.Struct, frozen=True, kw_only=True):
     tool_calls: tuple[ModelToolCall, ...] = ()
     usage: ModelUsage | None = None
     finish_reason: str = ""
+    model: str = ""
 
 
 class ModelReply(msgspec.Struct, frozen=True, kw_only=True):

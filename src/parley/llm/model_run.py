@@ -8,6 +8,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -21,6 +22,7 @@ from parley.llm.model import (
     ModelToolCall,
     ModelUsage,
     ReplyBroken,
+    text_of,
 )
 from parley.llm.run_output import (
     CONTENT_FILTER,
@@ -39,6 +41,7 @@ from parley.model.struct import valid_text
 from parley.model.typed.schema import is_object, object_of
 from parley.model.typed.value_type import ValueType
 from parley.model.typed.violations import Mismatch, Violation
+from parley.observe import tracing
 
 MAX_EMPTY = 2
 """The number of empty replies a run may have."""
@@ -142,12 +145,12 @@ class ModelRun:
         )
         is_new = False
 
-        async def ask() -> ModelReply:
+        async def ask_model() -> ModelReply:
             nonlocal is_new
             is_new = True
             return await self._asked(request)
 
-        reply: ModelReply = await self._turn.step(f"{self._key}:reply:{number}", ask)
+        reply: ModelReply = await self._turn.step(f"{self._key}:reply:{number}", ask_model)
         self._ids.update(call.id for call in reply.tool_calls)
         self._output.requests.count(reply.usage, ending=reply.finish_reason)
         self._last = reply.usage.input_tokens
@@ -180,9 +183,21 @@ class ModelRun:
         if left is not None:
             most = left if request.max_tokens is None else min(left, request.max_tokens)
             request = msgspec.structs.replace(request, max_tokens=most)
+        if tracing.tracer is None:
+            return (await self._read_reply(request))[0]
+        name = request.model or getattr(self._model, "name", "")
+        attributes = _request_attributes(request, name, self._model)
+        with tracing.spanned(f"chat {name}".strip(), "client", attributes) as span:
+            reply, model = await self._read_reply(request)
+            if span is not None:
+                span.set_attributes(_reply_attributes(reply, model))
+            return reply
+
+    async def _read_reply(self, request: ModelRequest) -> tuple[ModelReply, str]:
+        """Return a reply, and the name of the model in it."""
         tags, said = ThinkTags(), [""]
         calls: list[ModelToolCall] = []
-        usage, reason, refusal, thought = None, "", "", 0
+        usage, reason, refusal, thought, model = None, "", "", 0, ""
         kept: list[str] = []
         chunks: Any = self._model.stream(request)
         async with aclosing(chunks):
@@ -195,7 +210,7 @@ class ModelRun:
                 calls += chunk.tool_calls
                 refusal += chunk.refusal
                 usage = usage if chunk.usage is None else chunk.usage
-                reason = chunk.finish_reason or reason
+                reason, model = chunk.finish_reason or reason, chunk.model or model
         thought += await self._show(tags.end(), said)
         if not reason:
             raise ReplyBroken("the reply of the model ended without a finish reason")
@@ -209,7 +224,7 @@ class ModelRun:
             )
         name = getattr(self._model, "name", "")
         wants_it_back = bool(getattr(self._model, "returns_thinking", False))
-        return ModelReply(
+        reply = ModelReply(
             id=secrets.token_hex(8),
             text=text,
             thinking=valid_text("".join(kept)) if wants_it_back and calls else "",
@@ -218,6 +233,7 @@ class ModelRun:
             usage=priced(usage, name, self._loop.prices),
             finish_reason=reason,
         )
+        return reply, model
 
     async def _show(self, pieces: Sequence[Any], said: list[str]) -> int:
         """Show pieces of a reply, and return how many of its characters are thinking."""
@@ -293,6 +309,55 @@ def _said(reply: ModelReply) -> Json:
             for call in reply.tool_calls
         ],
     }
+
+
+# -- spans (GenAI semantic conventions of OpenTelemetry) --------------------------------------
+
+
+def _request_attributes(request: ModelRequest, name: str, model: Model) -> Json:
+    """Return the attributes of a request, with its messages only where content is recorded."""
+    found: Json = {"gen_ai.operation.name": "chat"}
+    if name:
+        found["gen_ai.request.model"] = name
+    if place := getattr(model, "place", ""):
+        found["gen_ai.provider.name"] = "openai"  # its API; the address names the server
+        found["server.address"] = urlsplit(place).netloc
+    else:
+        found["gen_ai.provider.name"] = type(model).__name__
+    if request.max_tokens is not None:
+        found["gen_ai.request.max_tokens"] = request.max_tokens
+    if tracing.records_content:
+        found["gen_ai.input.messages"] = _recorded(request.messages)
+    return found
+
+
+def _reply_attributes(reply: ModelReply, model: str) -> Json:
+    found: Json = {
+        "gen_ai.response.finish_reasons": (reply.finish_reason,),
+        "gen_ai.usage.input_tokens": reply.usage.input_tokens,
+        "gen_ai.usage.output_tokens": reply.usage.output_tokens,
+    }
+    if model:
+        found["gen_ai.response.model"] = model
+    if tracing.records_content:
+        found["gen_ai.output.messages"] = _recorded([_said(reply)])
+    return found
+
+
+def _recorded(messages: Sequence[Mapping[str, Any]]) -> str:
+    """Return messages in the JSON form of the conventions."""
+    found = []
+    for each in messages:
+        parts: list[Json] = []
+        if each.get("role") == "tool":
+            response = {"id": each.get("tool_call_id"), "response": text_of(each)}
+            parts.append({"type": "tool_call_response", **response})
+        elif text := text_of(each):
+            parts.append({"type": "text", "content": text})
+        calls = each.get("tool_calls") or ()
+        parts += [{"type": "tool_call", "id": call["id"], **call["function"]} for call in calls]
+        found.append({"role": each.get("role"), "parts": parts})
+    return msgspec.json.encode(found).decode()
 
 
 _TAG = re.compile(r"(?<!`)<(/?)(?:think|thinking)>", re.IGNORECASE)

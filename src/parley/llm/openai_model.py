@@ -254,7 +254,7 @@ class OpenAIModel:
     ) -> AsyncIterator[ModelChunk]:
         calls, size = ToolCallDeltas(), 0
         usage: ModelUsage | None = None
-        reason, has_events = "", False
+        reason, model, has_events = "", "", False
         messages: Any = list(request.messages)
         stream = await client.chat.completions.create(
             model=request.model or self.name, messages=messages, stream=True, extra_body=sent
@@ -262,6 +262,7 @@ class OpenAIModel:
         async with stream:
             async for chunk in stream:
                 has_events = True
+                model = _text(chunk, "model") or model
                 if (found := _usage(getattr(chunk, "usage", None))) is not None:
                     usage = found
                 for choice in getattr(chunk, "choices", None) or ():
@@ -287,7 +288,7 @@ class OpenAIModel:
             )
         if not reason:
             raise ReplyBroken(f"the reply of {self.place} ended without a finish reason")
-        yield ModelChunk(tool_calls=calls.whole(), usage=usage, finish_reason=reason)
+        yield ModelChunk(tool_calls=calls.whole(), usage=usage, finish_reason=reason, model=model)
 
 
 async def _bounded(

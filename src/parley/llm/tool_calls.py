@@ -14,7 +14,15 @@ from typing import Any
 import msgspec
 
 from parley.agent.remote.callees import Callee
-from parley.agent.tools.tool import Tool, ToolResult, ToolSource, call_once, failed, source_name
+from parley.agent.tools.tool import (
+    Tool,
+    ToolResult,
+    ToolSource,
+    call_once,
+    failed,
+    in_span,
+    source_name,
+)
 from parley.agent.turn import Turn
 from parley.agent.uses import UsableAgent
 from parley.client.card.resolver import CatalogReference
@@ -231,7 +239,7 @@ class ToolCalls:
             result, is_known = failed(why), False
         else:
             is_known = self._is_remembered(key)
-            result = await self._called(tool, arguments, key)
+            result = await self._called(tool, arguments, key, call.id)
         if not is_known:
             shown = result.text if result.text else result.data
             await self._output.tool_returned(
@@ -239,11 +247,14 @@ class ToolCalls:
             )
         return result
 
-    async def _called(self, tool: Tool, arguments: Mapping[str, Any], key: str) -> ToolResult:
+    async def _called(
+        self, tool: Tool, arguments: Mapping[str, Any], key: str, call_id: str
+    ) -> ToolResult:
         if isinstance(tool, RemoteSkill):
             left = self._spending.for_others(self._output.requests.total)
-            return await tool.call(arguments, key=key, budget=left)
-        return await call_once(self._turn, tool, arguments, key=key)
+            called = tool.call(arguments, key=key, budget=left)
+            return await in_span(called, tool.name, arguments, call_id)
+        return await call_once(self._turn, tool, arguments, key=key, call_id=call_id)
 
     def _is_alone(self, call: ModelToolCall) -> bool:
         """Return whether a tool asks no questions itself, so that questions of others can wait for

@@ -106,7 +106,7 @@ ATTRIBUTES = {
 
 
 def identify(answer: Any, facts: dict[str, Any]) -> None:
-    """Add the task, the context and the state of an answer or of an event to facts."""
+    """Add the task, the context and the state of an answer or an event to facts."""
     if isinstance(answer, SendMessageResponse):
         answer = answer.payload
     for name in ("task_id", "context_id"):

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import logging
 from asyncio import get_running_loop
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
 from parley.model import backoff
 from parley.model.operations import PushEvents, server_of
-from parley.observe import metrics
+from parley.model.service import NO_TRACE, TraceContext
+from parley.observe import metrics, tracing
 from parley.push.http_sender import (
     Challenges,
     DeliveryFailure,
@@ -28,11 +30,14 @@ from parley.push.http_sender import (
 )
 from parley.push.reader import EventReader, Notification, ReplyReader, SignificantReader, TaskReader
 from parley.push.scheduler import DeliveryJob, Destination, PushScheduler
-from parley.store.events import now_ms
+from parley.store.events import RecordKind, TurnStarted, now_ms
 from parley.store.protocols.errors import StoreError
 from parley.store.protocols.webhooks import DeliveryAttempt, PushRecord, PushState
 from parley.store.task_store import TaskStore
 from parley.wire import versions
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span
 
 log = logging.getLogger("parley.push")
 
@@ -93,12 +98,13 @@ class Webhook(DeliveryJob):
     since loading, the store has confirmed that this replica delivers to it. ``is_blocked``: the
     circuit of its destination is open, and its history shows that. ``stored`` is the configuration
     in the store, ``push`` the configuration after the last attempt, ``attempt`` the last attempt
-    until it is stored. A direct reply has no task and is not stored.
+    until it is stored. ``trace`` is the trace of its task, ``None`` until the log was read. A
+    direct reply has no task and is not stored.
     """
 
     __slots__ = (
         "attempt", "failed_first", "failures", "has_more", "is_blocked", "is_claim_known",
-        "is_scheduled", "is_task_known", "push", "reader", "stored", "task_id",
+        "is_scheduled", "is_task_known", "push", "reader", "stored", "task_id", "trace",
     )  # fmt: skip
 
     def __init__(
@@ -108,9 +114,11 @@ class Webhook(DeliveryJob):
         reader: Reader,
         destination: Destination,
         run: Callable[[Webhook], Coroutine[Any, Any, float | None]],
+        trace: TraceContext | None = None,
     ) -> None:
         super().__init__(destination, partial(run, self))
         self.task_id = task_id
+        self.trace = trace
         self.push = self.stored = push
         self.reader = reader
         self.is_scheduled = self.has_more = self.is_task_known = self.is_claim_known = False
@@ -147,6 +155,32 @@ class Sent(NamedTuple):
     duration: int = 0
     status: int = 0
     delivery_id: str = ""
+
+
+def _span_attributes(webhook: Webhook) -> dict[str, Any]:
+    found = {
+        "http.request.method": "POST",
+        "server.address": webhook.server.partition("://")[2],
+        "parley.attempt": webhook.push.attempts + 1,
+    }
+    return found | ({"a2a.task.id": webhook.task_id} if webhook.task_id else {})
+
+
+@contextmanager
+def _ending(
+    span: Span | None, answer: Callable[[], WebhookAnswer | DeliveryFailure]
+) -> Iterator[None]:
+    """End the span of an attempt with its answer."""
+    try:
+        yield
+    finally:
+        if span is not None:
+            found, error = answer(), None
+            if found.status:
+                span.set_attribute("http.response.status_code", found.status)
+            if isinstance(found, DeliveryFailure):
+                error = str(found.status or ("held_back" if found.is_held_back else "unreachable"))
+            tracing.end(span, error)
 
 
 class WebhookDelivery:
@@ -221,6 +255,8 @@ class WebhookDelivery:
                 return 0.0
         if wait := self._circuit_wait(webhook):
             return await self._block(webhook, wait)
+        if webhook.trace is None:
+            webhook.trace = await self._trace_of(webhook.task_id)
         caller, challenges = webhook.destination.caller, self._challenges
         is_challenge = challenges is not None and not challenges.is_confirmed(caller, webhook.push)
         begun = get_running_loop().time()
@@ -247,15 +283,20 @@ class WebhookDelivery:
         begun, at = clock(), now_ms()
         id = "" if notification is None else webhook.id_of(notification)
         body = b""
-        with self._scheduler.calling(webhook) as delivery:
-            answer: WebhookAnswer | DeliveryFailure
+        trace = webhook.trace or NO_TRACE
+        span = None
+        if tracing.tracer is not None:
+            span = tracing.begin("POST webhook", "client", trace, _span_attributes(webhook))
+            trace = trace if span is None else tracing.position_of(span, trace.baggage)
+        answer: WebhookAnswer | DeliveryFailure = DeliveryFailure("not sent")
+        with self._scheduler.calling(webhook) as delivery, _ending(span, lambda: answer):
             if notification is None:
                 assert self._challenges is not None
                 answer = await self._challenges.ask(push, delivery)
             else:
                 write = versions.dialect(push.version).write_push
                 body = write(notification.event, notification.task, notification.json)
-                answer = await self._sender.post(push, body, id, delivery)
+                answer = await self._sender.post(push, body, id, delivery, trace.headers)
         seconds = clock() - begun
         failure = answer if isinstance(answer, DeliveryFailure) else None
         if failure is not None and failure.is_held_back:
@@ -269,6 +310,13 @@ class WebhookDelivery:
         if failure is None and notification is not None:
             webhook.reader.delivered(notification, len(body))
         return Sent(failure, at, round(seconds * 1000), answer.status, id)
+
+    async def _trace_of(self, task_id: str) -> TraceContext:
+        """Return the trace in the log of a task."""
+        for record in await self._store.private_records(task_id, (RecordKind.TURN,), limit=1):
+            if isinstance(record.event, TurnStarted) and record.event.trace is not None:
+                return record.event.trace
+        return NO_TRACE
 
     def _judge(self, webhook: Webhook, failure: DeliveryFailure | None) -> None:
         """Open or close the circuit of a destination, after an answer or none."""

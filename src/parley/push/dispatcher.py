@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from parley.model.concurrency import Periodic
 from parley.model.operations import PushEvents
 from parley.model.parts import Message
+from parley.model.service import TraceContext
 from parley.push.delivery import STORE_PAUSE, RetryPolicy, Webhook, WebhookDelivery
 from parley.push.http_sender import Challenges, HttpSender, WebhookTransport
 from parley.push.proofs import Proofs
@@ -252,14 +253,16 @@ class PushDispatcher:
                     states["waiting" if webhook.is_scheduled else "idle"] += 1
         return states, now - first
 
-    def deliver_reply(self, push: PushRecord, message: Message, scope: Scope) -> None:
+    def deliver_reply(
+        self, push: PushRecord, message: Message, scope: Scope, trace: TraceContext
+    ) -> None:
         """Deliver a direct reply, which no log has, to a webhook while this process lives.
 
         A caller may have as many pending replies as there is room left for others.
         """
         destination = self._destination(push, scope)
         caller = destination.caller
-        reply = Webhook("", push, ReplyReader(message), destination, self._run)
+        reply = Webhook("", push, ReplyReader(message), destination, self._run, trace)
         if self._reply_counts[caller] >= MAX_REPLIES - self._reply_counts.total():
             log.warning("%s is dropped: too many wait", reply)
             return

@@ -115,6 +115,7 @@ class HttpSender:
         body: bytes,
         notification_id: str,
         requests: DeliveryCall | None = None,
+        trace_headers: Mapping[str, str] = {},
     ) -> WebhookAnswer | DeliveryFailure:
         """Send a body to a webhook. Return its answer if it accepts (any 2xx)."""
         try:
@@ -122,7 +123,7 @@ class HttpSender:
         except ProofFailed as error:
             return DeliveryFailure(str(error), is_refusal=error.is_refusal)
         at = int(self.proofs.clock())
-        headers = headers_of(push, notification_id, at)
+        headers = {**trace_headers, **headers_of(push, notification_id, at)}
         attempt = WebhookAttempt(
             push, body, notification_id, at, task_of(notification_id),
             "" if requests is None else requests.caller, self._session_of, requests,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Awaitable, Container, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, runtime_checkable
 
@@ -11,6 +11,7 @@ import msgspec
 
 from parley.extensions.usage import Spent
 from parley.model.parts import Part
+from parley.observe import tracing
 
 
 class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,18 +102,48 @@ def source_name(source: object) -> str:
     return str(getattr(source, "name", "") or type(source).__name__)
 
 
+_NO_OPTIONS: Mapping[str, Any] = {}
+
+
 async def call_once(
-    turn: Any, tool: Tool, arguments: Mapping[str, Any], *, key: str, **options: Any
+    turn: Any,
+    tool: Tool,
+    arguments: Mapping[str, Any],
+    *,
+    key: str,
+    call_id: str = "",
+    options: Mapping[str, Any] = _NO_OPTIONS,
 ) -> ToolResult:
     """Call a tool once in the life of the task: later attempts get the result from the log."""
 
-    async def call() -> ToolResult:
-        return await tool.call(arguments, key=key, **options)
+    async def call_tool() -> ToolResult:
+        called = tool.call(arguments, key=key, **options)
+        return await in_span(called, tool.name, arguments, call_id)
 
     if getattr(tool, "remembers_calls", False):
-        return await call()
-    result: ToolResult = await turn.step(f"{key}:result", call)
+        return await call_tool()
+    result: ToolResult = await turn.step(f"{key}:result", call_tool)
     return result
+
+
+async def in_span(
+    called: Awaitable[ToolResult], name: str, arguments: Mapping[str, Any], call_id: str
+) -> ToolResult:
+    """Return the result of a call of a tool, which has a span if there is tracing."""
+    if tracing.tracer is None:
+        return await called
+    attributes = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": name}
+    if call_id:
+        attributes["gen_ai.tool.call.id"] = call_id
+    if tracing.records_content:
+        attributes["gen_ai.tool.call.arguments"] = msgspec.json.encode(arguments).decode()
+    with tracing.spanned(f"execute_tool {name}", attributes=attributes) as span:
+        result = await called
+        if span is not None and result.is_error:
+            span.set_attribute("error.type", "tool_error")
+        if span is not None and tracing.records_content:
+            span.set_attribute("gen_ai.tool.call.result", result.text or str(result.data))
+        return result
 
 
 NAME_LENGTH = 64

@@ -54,7 +54,7 @@ class TurnTool:
         key = key or self._tools.next_key(f"{source_name(self.source)}/{self._tool.name}")
         options = {"timeout": timeout} if timeout else {}
         return await call_once(
-            self._tools.turn, self._tool, dict(arguments or {}), key=key, **options
+            self._tools.turn, self._tool, dict(arguments or {}), key=key, options=options
         )
 
 

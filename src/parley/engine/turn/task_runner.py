@@ -401,9 +401,7 @@ class TaskRunner:
     async def _run_turn(self, attempt: Attempt) -> None:
         """Run the function of one attempt, and end or release its turn."""
         self.attempt = attempt
-        request = attempt.request
-        observed = turn_log.begin(attempt.number, request.trace, request.first_trace, self.facts)
-        attempt.observed = observed
+        observed = attempt.observed = turn_log.begin(attempt, self.facts)
         if observed is not None and self.writer is not None:
             self.writer.trace = observed.position
         try:
@@ -505,7 +503,7 @@ class TaskRunner:
             if kept is not None or exchange:
                 await self.store.keep(self.scope, self.context_id, receipt=kept, exchange=exchange)
         if self.push is not None:
-            self.executor.push.deliver_reply(self.push, outcome, self.scope)
+            self.executor.push.deliver_reply(self.push, outcome, self.scope, request.trace)
         self.waiters.resolve(outcome)
         if attempt.observed is not None:
             attempt.observed.end("replied", outcome)

@@ -16,15 +16,19 @@ from collections.abc import Awaitable, Callable
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
+
 from parley.extensions.usage import spent_on
 from parley.model.ids import log_incident
 from parley.model.parts import Message
-from parley.model.service import NO_TRACE, TraceContext
+from parley.model.service import NO_TRACE
 from parley.model.tasks import Task, TaskState
 from parley.observe import metrics, tracing
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
+
+    from parley.engine.turn.attempt import Attempt
 
 A = TypeVar("A")
 
@@ -94,7 +98,7 @@ class ObservedTurn:
     ``position`` is the position of its span in the trace.
     """
 
-    def __init__(self, number: int, trace: TraceContext, first: TraceContext, facts: Facts) -> None:
+    def __init__(self, attempt: Attempt, facts: Facts) -> None:
         self.began = perf_counter()
         self.facts = facts
         self.position = NO_TRACE
@@ -103,25 +107,28 @@ class ObservedTurn:
         found = facts()
         self._labels = found["agent"], found["skill"]
         if tracing.tracer is not None:
-            self._begin_span(number, trace, first, found)
-        if number > 1:
+            self._begin_span(attempt, found)
+        if attempt.number > 1:
             if metrics.current is not None:
                 metrics.current.of("recoveries", found["agent"]).inc()
             note("began again", facts)
         elif log.isEnabledFor(logging.DEBUG):
             _write(logging.DEBUG, "began", found)
 
-    def _begin_span(
-        self, number: int, trace: TraceContext, first: TraceContext, found: dict[str, Any]
-    ) -> None:
+    def _begin_span(self, attempt: Attempt, found: dict[str, Any]) -> None:
         attributes = {
             "gen_ai.operation.name": "invoke_agent",
             "gen_ai.agent.name": found["agent"],
             "gen_ai.conversation.id": found["context_id"],
             "a2a.skill": found["skill"],
             "parley.turn": found["turn"],
-            "parley.attempt": number,
+            "parley.attempt": attempt.number,
         }
+        if tracing.records_content:
+            said = [{"type": "text", "content": attempt.latest.text}]
+            messages = msgspec.json.encode([{"role": "user", "parts": said}])
+            attributes["gen_ai.input.messages"] = messages.decode()
+        trace, first = attempt.request.trace, attempt.request.first_trace
         if first.trace_id == trace.trace_id:
             first = NO_TRACE
         name = f"invoke_agent {found['agent']}"
@@ -173,18 +180,15 @@ class ObservedTurn:
             tracing.end(span, error or ("failed" if outcome == "failed" else None))
 
 
-def begin(
-    number: int, trace: TraceContext, first: TraceContext, facts: Facts
-) -> ObservedTurn | None:
+def begin(attempt: Attempt, facts: Facts) -> ObservedTurn | None:
     """Return the observation of an attempt that begins; ``None`` if nothing observes turns.
 
-    The beginning is logged if this is a repeated attempt, and at level debug. ``trace`` is the
-    position of the request in its trace, ``first`` the position of the task's first request.
+    The beginning is logged if this is a repeated attempt, and at level debug.
     """
     is_observed = (
         tracing.tracer is not None or metrics.current is not None or log.isEnabledFor(logging.INFO)
     )
-    return ObservedTurn(number, trace, first, facts) if is_observed else None
+    return ObservedTurn(attempt, facts) if is_observed else None
 
 
 def note(event: str | TaskState, facts: Facts, began: float = 0.0, **fields: Any) -> None:
