@@ -15,8 +15,9 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 from mcp import MCPError, types
 from mcp.server import Server
-from mcp.server.context import ServerRequestContext
+from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.stdio import stdio_server
+from opentelemetry.trace import get_current_span
 from pydantic import Field
 
 from parley.client.errors import ClientError
@@ -40,9 +41,11 @@ from parley.model.distribution import VERSION
 from parley.model.errors import A2AError, TaskNotCancelableError, TaskNotFoundError
 from parley.model.struct import encode
 from parley.model.tasks import Task, TaskState
+from parley.observe import tracing
 from parley.registry.catalog.reading import write_entry
 from parley.registry.client.found import FoundAgent
 from parley.registry.client.remote_registry import RemoteRegistry
+from parley.server.dispatch import read_trace
 
 WAIT_SECONDS = 50.0
 """The time limit of a tool call: most hosts wait for a minute."""
@@ -51,6 +54,14 @@ MAX_WAIT_SECONDS = 600.0
 """The longest wait of ``follow_task``, in seconds."""
 
 Context = ServerRequestContext[Any, Any]
+
+
+async def with_baggage(ctx: Context, call_next: CallNext) -> HandlerResult:
+    """Process a request with the baggage in its ``_meta``; the package reads the trace there."""
+    given = (ctx.meta or {}).get("baggage")
+    baggage = read_trace([], [], [given]).baggage if isinstance(given, str) else ""
+    with tracing.current(get_current_span(), baggage):
+        return await call_next(ctx)
 
 
 class NoAgents(Exception):
@@ -107,6 +118,7 @@ class McpBridge:
             on_read_resource=self._read_resource,
             get_tool_input_schema=self._input_schema,
         )
+        self.server.middleware.append(with_baggage)
         add_task_methods(self.server, self.calls)
 
     async def load(self) -> list[str]:

@@ -33,6 +33,7 @@ from parley.model.ids import new_id
 from parley.model.parts import Message, Part, Role
 from parley.model.struct import A2AStruct
 from parley.model.tasks import TaskState
+from parley.observe import tracing
 from parley.security.egress import Egress
 
 log = logging.getLogger("parley.agent")
@@ -402,7 +403,11 @@ class McpCall:
     async def _answers(self) -> types.CallToolRequestParams:
         """Return the call, with the answers to the server's last questions once they are given."""
         record = self._record
-        params = types.CallToolRequestParams(name=self._tool.name, arguments=self._arguments)
+        carried = tracing.position(self._attempt.request.trace).headers
+        meta: dict[str, Any] = {"_meta": carried} if carried else {}
+        params = types.CallToolRequestParams(
+            name=self._tool.name, arguments=self._arguments, **meta
+        )
         if record.state != "asked" or not record.round:
             return params
         responses: types.InputResponses = {}

@@ -161,22 +161,32 @@ def current(span: Span | None, baggage: str | None = None) -> Iterator[None]:
 
 @contextmanager
 def spanned(
-    name: str, kind: Kind = "internal", attributes: Mapping[str, Any] | None = None
+    name: str,
+    kind: Kind = "internal",
+    attributes: Mapping[str, Any] | None = None,
+    parent: TraceContext | None = None,
 ) -> Iterator[Span | None]:
     """Make a new span the current one, and end it; an exception is its status."""
-    span = begin(name, kind, None, attributes)
+    span = begin(name, kind, parent, attributes)
     if span is None:
         yield None
         return
+    with ending(span), current(span, None if parent is None else parent.baggage):
+        yield span
+
+
+@contextmanager
+def ending(span: Span | None, facts: Mapping[str, Any] = _NOTHING) -> Iterator[None]:
+    """End a span at the end of a block, with its exception and the facts found in it."""
     error: BaseException | None = None
     try:
-        with current(span):
-            yield span
+        yield
     except BaseException as raised:
         error = raised
         raise
     finally:
-        end(span, error)
+        if span is not None:
+            end(span, error, facts)
         error = None  # its traceback has this frame: a cycle
 
 

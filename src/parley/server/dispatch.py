@@ -707,6 +707,12 @@ def read_trace(
     )
 
 
+def trace_of(headers: Mapping[str, str]) -> TraceContext:
+    """Return the trace in headers, each given once, with names in lower case."""
+    names = ("traceparent", "tracestate", "baggage")
+    return read_trace(*[[headers[name]] if name in headers else [] for name in names])
+
+
 def _baggage(headers: Sequence[str]) -> str:
     text = ",".join(headers)
     if len(text) > MAX_BAGGAGE:

@@ -148,18 +148,10 @@ class RemoteService:
         if span is None:
             return await self._call(operation, request, context)
         facts: dict[str, Any] = {}
-        error: BaseException | None = None
-        try:
-            with tracing.current(span):
-                answer = await self._call(operation, request, context)
+        with tracing.ending(span, facts), tracing.current(span):
+            answer = await self._call(operation, request, context)
             tracing.identify(answer, facts)
             return answer
-        except BaseException as raised:
-            error = raised
-            raise
-        finally:
-            tracing.end(span, error, facts)
-            error = None  # its traceback has this frame: a cycle
 
     async def _call(self, operation: Operation, request: A2AStruct, context: CallContext) -> Any:
         idempotent = (
@@ -192,34 +184,28 @@ class RemoteService:
         task_id, context_id = ids_in(request)
         is_over = False
         facts: dict[str, Any] = {}
-        failure: BaseException | None = None
         items = self._binding.stream(operation, request, context)
         try:
-            async with aclosing(cast("AsyncGenerator[StreamItem, None]", items)) as open_items:
-                async for item in open_items:
-                    if is_over:
-                        logger.warning("task %.100r: events after its end are ignored", task_id)
-                        return
-                    event = with_ids(item.event, task_id, context_id)
-                    if isinstance(event, Message):
-                        is_over = True
-                    elif isinstance(event, TaskArtifactUpdateEvent):
-                        task_id, context_id = event.task_id, event.context_id
-                    else:
-                        task_id = event.id if isinstance(event, Task) else event.task_id
-                        context_id, is_over = event.context_id, event.status.state.is_terminal
-                    if span is not None:
-                        tracing.identify(event, facts)
-                    yield item if event is item.event else item._replace(event=event)
-        except BaseException as error:
-            failure = error
-            if isinstance(error, A2AError):
-                error.is_remote = True
+            with tracing.ending(span, facts):
+                async with aclosing(cast("AsyncGenerator[StreamItem, None]", items)) as open_items:
+                    async for item in open_items:
+                        if is_over:
+                            logger.warning("task %.100r: events after its end are ignored", task_id)
+                            return
+                        event = with_ids(item.event, task_id, context_id)
+                        if isinstance(event, Message):
+                            is_over = True
+                        elif isinstance(event, TaskArtifactUpdateEvent):
+                            task_id, context_id = event.task_id, event.context_id
+                        else:
+                            task_id = event.id if isinstance(event, Task) else event.task_id
+                            context_id, is_over = event.context_id, event.status.state.is_terminal
+                        if span is not None:
+                            tracing.identify(event, facts)
+                        yield item if event is item.event else item._replace(event=event)
+        except A2AError as error:
+            error.is_remote = True
             raise
-        finally:
-            if span is not None:
-                tracing.end(span, failure, facts)
-            failure = None  # its traceback has this frame: a cycle
 
     def _begin_span(
         self, operation: Operation, request: A2AStruct, context: CallContext

@@ -172,23 +172,13 @@ class Admission:
     async def _admit_later(
         self, m: IncomingMessage, pending: Awaitable[None], begun: AdmissionStep
     ) -> ReplyHandle:
-        span = tracing.begin("admission", "internal", m.context.trace)
-        error: BaseException | None = None
-        try:
-            with tracing.current(span, m.context.trace.baggage):
-                await pending
-                for step in self.steps[self.steps.index(begun) + 1 :]:
-                    if (later := step(m)) is not None:
-                        await later
-                if m.joined is not None:
-                    return await self._join(m, m.joined)
-        except BaseException as raised:
-            error = raised
-            raise
-        finally:
-            if span is not None:
-                tracing.end(span, error)
-            error = None  # its traceback has this frame: a cycle
+        with tracing.spanned("admission", parent=m.context.trace):
+            await pending
+            for step in self.steps[self.steps.index(begun) + 1 :]:
+                if (later := step(m)) is not None:
+                    await later
+            if m.joined is not None:
+                return await self._join(m, m.joined)
         return self._submit(m)
 
     # -- the steps -----------------------------------------------------------------------------

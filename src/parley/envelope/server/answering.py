@@ -63,12 +63,12 @@ from parley.model.operations import (
     SubscribeToTaskRequest,
 )
 from parley.model.parts import Message, Part, Role
-from parley.model.service import StreamItem, TraceContext
+from parley.model.service import StreamItem
 from parley.model.struct import Timestamp
 from parley.model.tasks import Event, Task, TaskState, TaskStatusUpdateEvent
 from parley.security.limits.agent_limits import fields_of, standings_of
 from parley.server.added_bindings import SeenFromScope
-from parley.server.dispatch import Parameters, ServiceCall, read_trace
+from parley.server.dispatch import Parameters, ServiceCall, trace_of
 from parley.server.endpoint import Endpoint, Interfaces
 from parley.server.http.exchange import ServedEndpoint
 from parley.wire import versions
@@ -204,7 +204,7 @@ class Calls:
             extensions=self._extensions(given, context, is_skill=is_skill),
             tenant=self._tenant,
             last_event_id=None if metadata.after is None else str(metadata.after),
-            trace=_trace(given) or context.trace,
+            trace=trace_of(given) or context.trace,
             reply_timeout=reply_timeout,
             deadline=deadline,
             sender=request.source.agent_id,
@@ -341,11 +341,6 @@ def _check_version(given: Mapping[str, str]) -> None:
             f"operations over the envelope protocol belong to A2A {versions.LATEST}",
             metadata={"requestedVersion": named[:40], "supportedVersions": versions.LATEST},
         )
-
-
-def _trace(given: Mapping[str, str]) -> TraceContext:
-    names = ("traceparent", "tracestate", "baggage")
-    return read_trace(*[[given[name]] if name in given else [] for name in names])
 
 
 def _invalid(field: str, description: str) -> InvalidParamsError:

@@ -48,6 +48,7 @@ from parley.registry.catalog.searching import (
     QueryModel,
     RegistryReferral,
     SearchRequest,
+    in_span,
 )
 from parley.registry.federation.federated import Federated
 from parley.registry.federation.upstream import Hops, hops_of
@@ -66,6 +67,7 @@ from parley.registry.records import (
 from parley.registry.search.searcher import Searcher, answered, moment
 from parley.registry.served.catalog import CatalogItem, manifest_of
 from parley.registry.served.registration import outcome_of
+from parley.server.dispatch import trace_of
 
 LIST_AGE = 60
 """The time for which callers may cache a list, in seconds."""
@@ -134,7 +136,8 @@ class SearchOperations:
         entry matches, and nothing about trust.
         """
         _bounded("pageToken", body.page_token, MAX_OWN_TOKEN)
-        return await self.found(body, request.viewer, request.base, hops_of(request.headers))
+        search = self.found(body, request.viewer, request.base, hops_of(request.headers))
+        return await in_span("server", body, search, trace_of(request.headers))
 
     async def found(
         self, asked: SearchRequest, viewer: Viewer, base: str, hops: Hops | None = None

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Self, TypeVar
 
 import msgspec
 from msgspec import Meta
 
+from parley.model.service import TraceContext
+from parley.observe import tracing
 from parley.registry.catalog.entries import (
     REGISTRY,
     REGISTRY_TYPES,
@@ -25,6 +27,8 @@ from parley.registry.catalog.entries import (
     term_of,
 )
 from parley.registry.catalog.reading import InvalidEntry, RejectedEntry, read_entry
+
+S = TypeVar("S")
 
 MAX_PAGE = 100
 MAX_QUERY_TEXT = 2_000
@@ -87,6 +91,26 @@ class SearchRequest(CatalogStruct, frozen=True, kw_only=True, forbid_unknown_fie
     federation: FederationMode = FederationMode.AUTO
     page_size: Annotated[int, Meta(extra_json_schema={"minimum": 1, "maximum": MAX_PAGE})] = 10
     page_token: Annotated[str, Meta(extra_json_schema={"maxLength": MAX_OWN_TOKEN})] = ""
+
+
+async def in_span(
+    kind: tracing.Kind,
+    request: SearchRequest,
+    search: Coroutine[Any, Any, S],
+    parent: TraceContext | None = None,
+) -> S:
+    """Return the response to a search, which has a span if there is tracing.
+
+    The need is an attribute only where content is recorded.
+    """
+    attributes = {"parley.federation": request.federation.value}
+    if tracing.records_content:
+        attributes["parley.query"] = request.query.text
+    with tracing.spanned("search", kind, attributes, parent) as span:
+        response = await search
+        if span is not None:
+            span.set_attribute("parley.results", len(getattr(response, "results", ())))
+        return response
 
 
 class SearchResult(CatalogStruct, frozen=True, kw_only=True):

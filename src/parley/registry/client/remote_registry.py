@@ -50,6 +50,7 @@ from parley.registry.catalog.searching import (
     SearchRequest,
     SearchResponse,
     clamped,
+    in_span,
 )
 from parley.registry.client.found import FoundAgent
 from parley.registry.client.places import (
@@ -227,6 +228,9 @@ class RemoteRegistry:
 
     async def search(self, request: SearchRequest) -> SearchAnswer:
         """Return one page of entries, ranked by relevance."""
+        return await in_span("client", request, self._search(request))
+
+    async def _search(self, request: SearchRequest) -> SearchAnswer:
         if self._own is not None:
             return _answer_of(await self._own.search(request))
         return await self._ask(lambda backend: backend.search(request), is_search=True)

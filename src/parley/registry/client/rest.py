@@ -15,6 +15,7 @@ from parley.client.errors import AuthenticationRequired, UnexpectedStatus
 from parley.client.origin import Origin
 from parley.client.retry import TRANSIENT_STATUSES, Retry, repeat
 from parley.model.backoff import seconds_of
+from parley.observe import tracing
 from parley.registry.catalog.entries import MAX_URN, CatalogEntry
 from parley.registry.catalog.reading import RejectedEntry, write_entry
 from parley.registry.catalog.searching import (
@@ -250,6 +251,7 @@ class RestRegistry:
         own = self._auth.credentials.card_headers(url, challenged=True)
         whole = {
             "Accept": "application/json",
+            **tracing.position().headers,
             **self._headers,
             **own,
             **self._got,
