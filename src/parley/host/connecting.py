@@ -51,7 +51,7 @@ def reference_of(agent: Any, options: dict[str, Any]) -> Any:
 
     if isinstance(agent, Agent):
         # Its memory store ends with it, and only this process calls it.
-        agent = asgi(agent, drain=0, allow_private_agents=True, publisher="")
+        agent = asgi(agent, drain=0, allow_private_agents=True, publisher="", otlp="none")
     if not callable(agent):
         raise TypeError(
             "connect takes an address, a card, an agent, a result of parley.find, or an ASGI app "

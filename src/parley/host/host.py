@@ -46,6 +46,7 @@ from parley.host.server_audit import ServerAudit
 from parley.model.concurrency import see_through
 from parley.model.service import Caller
 from parley.observe import metrics, tracing
+from parley.observe.export import Collector, resource_of, start_spans
 from parley.push.delivery import RetryPolicy
 from parley.push.dispatcher import PushDispatcher
 from parley.push.http_sender import WebhookTransport
@@ -360,6 +361,7 @@ class Host:
         self.executors = {agent.key: self._executor(agent) for agent in self._agents}
         self._sweeps = None if self.files is None else FileSweeps(self.files, store, self._agents)
         self._maintenance = Maintenance(store, self._agents, self.executors, self.push)
+        self.collector: Collector | None = None
         self.metrics: HostMetrics | None = None
         if settings.metrics:
             metrics.start()
@@ -443,6 +445,7 @@ class Host:
         self._drains, self._hurries = (), True
         async with AsyncExitStack() as stack:
             await see_through(self._open_store(stack))
+            self._start_tracing(stack)
             await self.audit.start(self.options.role, self._agents)
             self._on_stop(stack, "the audit", self.audit.stop)
             if self.signing_keys is not None:
@@ -480,7 +483,6 @@ class Host:
             stack.enter_context(self.hints.listen_work(self._claim))
             self._on_stop(stack, "maintenance", self._maintenance.stop)
             await self._maintenance.start()
-            tracing.find()
             if self.metrics is not None:
                 self._on_stop(stack, "metrics", self.metrics.sampling.stop)
                 self.metrics.sampling.start()
@@ -495,6 +497,19 @@ class Host:
             )
             self._hurries = False
             self._started = stack.pop_all()
+
+    def _start_tracing(self, stack: AsyncExitStack) -> None:
+        if self.collector is not None:
+            agents = self._agents
+            version = agents[0].card.version if len(agents) == 1 else ""
+            names = ", ".join([agent.name for agent in agents])
+            resource = resource_of(names, version, self.store.replica)
+            if (flush := start_spans(self.collector, resource)) is not None:
+                self._on_stop(stack, "the export of spans", flush)
+        content = self.options.trace_content
+        tracing.find(content=content)
+        if content and tracing.tracer is None:
+            log.warning("trace_content has no effect: nothing makes spans; give otlp=")
 
     async def _open_store(self, stack: AsyncExitStack) -> None:
         await self.store.open(self._committed)

@@ -328,6 +328,19 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     access_log: Annotated[
         bool, Option("Log each request: its operation, skill, caller, state and duration.")
     ] = False
+    otlp: Annotated[
+        str | None,
+        Option(
+            "A collector of OpenTelemetry, to which spans are sent by OTLP over HTTP, such as "
+            "http://collector:4318; none sends nothing.",
+            metavar="URL",
+            variable="OTEL_EXPORTER_OTLP_ENDPOINT",
+            reads_itself=True,
+        ),
+    ] = None
+    trace_content: Annotated[
+        bool, Option("Let spans have content: messages, prompts, results, and the text of errors.")
+    ] = False
     audit_retention: Annotated[
         timedelta | None,
         Option(
@@ -465,6 +478,8 @@ class AppKeywords(TypedDict, total=False):
     limits: Iterable[str]
     usage: bool
     access_log: bool
+    otlp: str | None
+    trace_content: bool
     audit_retention: timedelta | None
     publisher: str | None
     namespace: str | None

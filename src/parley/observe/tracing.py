@@ -45,14 +45,21 @@ def use(provider: TracerProvider | None, *, content: bool = False) -> None:
     records_content = content
 
 
-def find() -> None:
+def find(*, content: bool = False) -> None:
     """Use the provider that the program has set with OpenTelemetry, unless there is one."""
-    api = sys.modules.get("opentelemetry.trace")
-    if tracer is not None or api is None:
-        return
-    provider = api.get_tracer_provider()
-    if not isinstance(provider, api.ProxyTracerProvider | api.NoOpTracerProvider):
+    global records_content
+    records_content |= content
+    if tracer is None and (provider := program_provider()) is not None:
         use(provider, content=records_content)
+
+
+def program_provider() -> TracerProvider | None:
+    """Return the provider that the program has set with OpenTelemetry."""
+    api = sys.modules.get("opentelemetry.trace")
+    provider: TracerProvider | None = None if api is None else api.get_tracer_provider()
+    if api is None or isinstance(provider, api.ProxyTracerProvider | api.NoOpTracerProvider):
+        return None
+    return provider
 
 
 def begin(
