@@ -223,7 +223,7 @@ class RemoteService:
                 url = candidate.interface.url
                 host = urlsplit(url if "//" in url else f"//{url}").netloc.rpartition("@")[2]
                 attributes["server.address"] = host
-                attributes["rpc.system.name"] = candidate.binding.lower().replace("+", "_")
+                attributes["rpc.system.name"] = _SYSTEMS.get(candidate.binding, "")
             task_id, context_id = ids_in(request)
             attributes |= {"a2a.task.id": task_id} if task_id else {}
             attributes |= {"gen_ai.conversation.id": context_id} if context_id else {}
@@ -281,6 +281,14 @@ def with_ids(answer: Any, task_id: str, context_id: str) -> Any:
                 missing[name] = id
     return msgspec.structs.replace(answer, **missing) if missing else answer
 
+
+_SYSTEMS = {
+    "JSONRPC": "jsonrpc",
+    "HTTP+JSON": "http_json",
+    "GRPC": "grpc",
+    "LOCAL": "local",
+    "urn:parley:envelope:v1": "envelope",
+}
 
 _IDS: dict[type, tuple[str, ...]] = {
     Task: ("id", "context_id"),
