@@ -11,6 +11,8 @@ import sys
 from asyncio import CancelledError
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec.structs import replace
@@ -20,7 +22,6 @@ from parley.model.service import NO_TRACE, TraceContext
 from parley.model.tasks import Task, TaskStatusUpdateEvent
 
 if TYPE_CHECKING:
-    from opentelemetry.baggage.propagation import W3CBaggagePropagator
     from opentelemetry.context import Context
     from opentelemetry.trace import Span, Tracer, TracerProvider
 
@@ -76,13 +77,13 @@ def begin(
     """
     if tracer is None:
         return None
-    from opentelemetry.trace import Link, SpanKind, get_current_span
-
+    api = _otel()
+    links = None
+    if link.traceparent:
+        there = api.trace.get_current_span(context_at(link)).get_span_context()
+        links = [api.trace.Link(there)]
     context = None if parent is None else context_at(parent)
-    links = (
-        [Link(get_current_span(context_at(link)).get_span_context())] if link.traceparent else None
-    )
-    return tracer.start_span(name, context, SpanKind[kind.upper()], attributes, links)
+    return tracer.start_span(name, context, api.kinds[kind], attributes, links)
 
 
 def outgoing(
@@ -95,9 +96,7 @@ def outgoing(
     """
     if tracer is None:
         return None, position(given)
-    from opentelemetry.trace import get_current_span
-
-    is_below = get_current_span().get_span_context().is_valid
+    is_below = _otel().trace.get_current_span().get_span_context().is_valid
     span = begin(name, kind, None if is_below else given, attributes)
     assert span is not None
     return span, position_of(span, _baggage(given.baggage))
@@ -133,15 +132,13 @@ def end(
     A cancellation is no error: a function that asks or sleeps ends so.
     The text of an error may have content, so it is only recorded where content is.
     """
-    for name, value in facts.items():
+    for name, value in facts.items() if span.is_recording() else ():
         if value and (attribute := ATTRIBUTES.get(name)):
             span.set_attribute(attribute, value)
     if error is not None and not isinstance(error, CancelledError | GeneratorExit):
-        from opentelemetry.trace import StatusCode
-
         name = error if isinstance(error, str) else type(error).__qualname__
         span.set_attribute("error.type", name)
-        span.set_status(StatusCode.ERROR)
+        span.set_status(_otel().trace.StatusCode.ERROR)
         if records_content and isinstance(error, BaseException):
             span.record_exception(error)
     span.end()
@@ -156,14 +153,15 @@ def current(span: Span | None, baggage: str | None = None) -> Iterator[None]:
     if span is None:
         yield
         return
-    from opentelemetry import context, trace
-
-    found = None if baggage is None else context_at(TraceContext(baggage=baggage))
-    token = context.attach(trace.set_span_in_context(span, found))
+    api = _otel()
+    found = None if baggage is None else api.empty
+    if baggage:
+        found = context_at(TraceContext(baggage=baggage))
+    token = api.context.attach(api.trace.set_span_in_context(span, found))
     try:
         yield
     finally:
-        context.detach(token)
+        api.context.detach(token)
 
 
 @contextmanager
@@ -199,12 +197,11 @@ def ending(span: Span | None, facts: Mapping[str, Any] = _NOTHING) -> Iterator[N
 
 def context_at(trace: TraceContext) -> Context:
     """Return the context of OpenTelemetry at a position in a trace, with its baggage."""
-    from opentelemetry import trace as api
-    from opentelemetry.context import Context
-
-    context = Context()
+    otel = _otel()
+    api = otel.trace
+    context: Context = otel.empty
     if trace.baggage:
-        context = _propagator().extract({"baggage": trace.baggage}, context)
+        context = otel.propagator.extract({"baggage": trace.baggage}, context)
     if not trace.traceparent:
         return context
     _, trace_id, span_id, flags, *_ = trace.traceparent.split("-")
@@ -215,13 +212,22 @@ def context_at(trace: TraceContext) -> Context:
         trace_flags=api.TraceFlags(int(flags, 16)),
         trace_state=api.TraceState.from_header([trace.tracestate]) if trace.tracestate else None,
     )
-    return api.set_span_in_context(api.NonRecordingSpan(position), context)
+    found: Context = api.set_span_in_context(api.NonRecordingSpan(position), context)
+    return found
 
 
-def _propagator() -> W3CBaggagePropagator:
+@cache
+def _otel() -> Any:
+    """Return the parts of OpenTelemetry, which is imported once it is used."""
+    from opentelemetry import baggage, context, trace
     from opentelemetry.baggage.propagation import W3CBaggagePropagator
 
-    return W3CBaggagePropagator()
+    kinds = {each.name.lower(): each for each in trace.SpanKind}
+    propagator, empty = W3CBaggagePropagator(), context.Context()
+    return SimpleNamespace(
+        baggage=baggage, context=context, trace=trace, kinds=kinds, propagator=propagator,
+        empty=empty,
+    )  # fmt: skip
 
 
 def position_of(span: Span, baggage: str = "") -> TraceContext:
@@ -252,13 +258,10 @@ def position(given: TraceContext = NO_TRACE) -> TraceContext:
 
 def _baggage(given: str) -> str:
     """Return the program's baggage as a header, in the spelling of ``given`` if it is equal."""
-    from opentelemetry.baggage import get_all
-    from opentelemetry.context import Context
-
-    if not (found := get_all()):
+    otel, headers = _otel(), dict[str, str]()
+    if not (found := otel.baggage.get_all()):
         return given
-    propagator, headers = _propagator(), dict[str, str]()
-    if given and get_all(propagator.extract({"baggage": given}, Context())) == found:
+    if given and otel.baggage.get_all(context_at(TraceContext(baggage=given))) == found:
         return given
-    propagator.inject(headers)
+    otel.propagator.inject(headers)
     return headers.get("baggage", "")

@@ -174,10 +174,10 @@ class ObservedTurn:
             duration = perf_counter() - self.began
             metrics.current.of("turns", agent, skill, outcome).observe(duration)
         if (span := self._span) is not None:
-            if (task_id := self.facts().get("task_id")) is not None:
-                span.set_attribute("a2a.task.id", task_id)
+            found = self.facts() if span.is_recording() else {}
             span.set_attribute("parley.outcome", outcome)
-            tracing.end(span, error or ("failed" if outcome == "failed" else None))
+            task = {"task_id": found.get("task_id")}
+            tracing.end(span, error or ("failed" if outcome == "failed" else None), task)
 
 
 def begin(attempt: Attempt, facts: Facts) -> ObservedTurn | None:
