@@ -30,7 +30,6 @@ from parley.host.options import (
 )
 from parley.host.store_urls import open_bus, open_store
 from parley.model.cards import AgentCard
-from parley.observe.export import collector_of
 from parley.security.egress import LOOPBACK
 from parley.security.exposed_secrets import hide_secrets
 from parley.security.signing.keys import SigningKeys
@@ -88,7 +87,10 @@ def open_app(agents: Agents | None, options: ServerOptions, *, shows_errors: boo
         files=open_files(options.files, options.store),
         shows_errors=shows_errors,
     )
-    host.collector = collector_of(options.otlp)
+    if options.otlp or "OTEL_EXPORTER_OTLP_ENDPOINT" in os.environ:
+        from parley.observe.export import collector_of
+
+        host.collector = collector_of(options.otlp)
     hide_secrets(secrets_of(options, os.environ))
     if options.access_log:
         observed.access.setLevel(logging.INFO)

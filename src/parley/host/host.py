@@ -46,7 +46,6 @@ from parley.host.server_audit import ServerAudit
 from parley.model.concurrency import see_through
 from parley.model.service import Caller
 from parley.observe import metrics, tracing
-from parley.observe.export import Collector, resource_of, start_spans
 from parley.push.delivery import RetryPolicy
 from parley.push.dispatcher import PushDispatcher
 from parley.push.http_sender import WebhookTransport
@@ -70,6 +69,7 @@ from parley.store.task_store import TaskStore
 
 if TYPE_CHECKING:
     from parley.client.connection import Connection
+    from parley.observe.export import Collector
 
 # -- startup log ------------------------------------------------------------------------------
 #
@@ -500,6 +500,8 @@ class Host:
 
     def _start_tracing(self, stack: AsyncExitStack) -> None:
         if self.collector is not None:
+            from parley.observe.export import resource_of, start_spans
+
             agents = self._agents
             version = agents[0].card.version if len(agents) == 1 else ""
             names = ", ".join([agent.name for agent in agents])

@@ -28,8 +28,6 @@ from parley.observe import metrics, tracing
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
-    from parley.engine.turn.attempt import Attempt
-
 A = TypeVar("A")
 
 log = logging.getLogger("parley.turns")
@@ -98,7 +96,7 @@ class ObservedTurn:
     ``position`` is the position of its span in the trace.
     """
 
-    def __init__(self, attempt: Attempt, facts: Facts) -> None:
+    def __init__(self, attempt: Any, facts: Facts) -> None:
         self.began = perf_counter()
         self.facts = facts
         self.position = NO_TRACE
@@ -115,7 +113,7 @@ class ObservedTurn:
         elif log.isEnabledFor(logging.DEBUG):
             _write(logging.DEBUG, "began", found)
 
-    def _begin_span(self, attempt: Attempt, found: dict[str, Any]) -> None:
+    def _begin_span(self, attempt: Any, found: dict[str, Any]) -> None:
         attributes = {
             "gen_ai.operation.name": "invoke_agent",
             "gen_ai.agent.name": found["agent"],
@@ -180,8 +178,8 @@ class ObservedTurn:
             tracing.end(span, error or ("failed" if outcome == "failed" else None), task)
 
 
-def begin(attempt: Attempt, facts: Facts) -> ObservedTurn | None:
-    """Return the observation of an attempt that begins; ``None`` if nothing observes turns.
+def begin(attempt: Any, facts: Facts) -> ObservedTurn | None:
+    """Return the observation of an ``Attempt`` that begins; ``None`` if nothing observes turns.
 
     The beginning is logged if this is a repeated attempt, and at level debug.
     """
