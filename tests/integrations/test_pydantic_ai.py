@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import parley
 from parley import Part, TaskState
 from parley.extensions.declared import schemas_on
 from parley.extensions.questions import question
@@ -38,6 +39,14 @@ async def test_tools_get_deps_of_the_turn(served):
     async with agent_of(served) as remote:
         task = completed(await remote.send("call where {}", context_id="here"))
     assert task.text == "Result: here"
+
+
+async def test_spans_of_the_framework_are_in_the_trace_of_the_turn(served):
+    trace_id = "0af7651916cd43dd8448eb211c80319c"
+    headers = {"traceparent": f"00-{trace_id}-b7ad6b7169203331-01"}
+    async with parley.connect(f"{served.url}/traced", headers=headers) as remote:
+        task = completed(await remote.send("call position {}"))
+    assert task.text == f"Result: execute_tool {trace_id}"
 
 
 async def test_only_calls_that_need_it_ask_for_approval_and_a_no_tells_the_model_why(served):

@@ -63,7 +63,12 @@ FASTA2A = Peer("fasta2a", "PARLEY_FASTA2A_PYTHON", ("fasta2a==2.1.1", "httpx", "
 PYDANTIC_AI = Peer(
     "pydantic-ai",
     "PARLEY_PYDANTIC_AI_PYTHON",
-    ("pydantic-ai-slim[openai]==2.68.0", "fasta2a[pydantic-ai]==2.1.1", *PARLEY),
+    (
+        "pydantic-ai-slim[openai]==2.68.0",
+        "fasta2a[pydantic-ai]==2.1.1",
+        "opentelemetry-sdk",
+        *PARLEY,
+    ),
 )
 AGENT_FRAMEWORK = Peer(
     "agent-framework",

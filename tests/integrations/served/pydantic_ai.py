@@ -13,6 +13,8 @@ from typing import Any
 sys.path.pop(0)  # this folder has a file of the framework's name
 sys.path.append(os.path.dirname(__file__))
 
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
 from pydantic import BaseModel
 from pydantic_ai import (
     Agent,
@@ -32,6 +34,20 @@ from parley.integrations.pydantic_ai.serving import RemoteToolset
 
 os.environ["OPENAI_BASE_URL"] = MODEL_URL
 MODEL = "openai-chat:scripted-1"
+
+
+provider = TracerProvider()
+trace.set_tracer_provider(provider)
+traced = Agent(MODEL, name="Traced")
+traced.instrument = True
+
+
+@traced.tool_plain
+def position() -> str:
+    """Return the current span: its kind of operation, and its trace."""
+    span: Any = trace.get_current_span()
+    operation = span.attributes["gen_ai.operation.name"]
+    return f"{operation} {span.get_span_context().trace_id:032x}"
 
 
 class Weather(BaseModel):
@@ -114,6 +130,7 @@ async def agents() -> dict:
     caller = Agent(MODEL, name="Caller", toolsets=[await pydantic_ai.toolset(remote)])
     serving = {
         "agent": pydantic_ai.agent(helper, deps_of=lambda turn: Desk(turn.context_id)),
+        "traced": pydantic_ai.agent(traced),
         "structured": pydantic_ai.agent(Agent(MODEL, name="Forecaster", output_type=Weather)),
         "caller": pydantic_ai.agent(caller),
         "checked": pydantic_ai.agent(checked),
