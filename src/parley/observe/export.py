@@ -107,7 +107,7 @@ def start_spans(collector: Collector, resource: Resource) -> Flush | None:
         if collector.is_given and is_taken:
             raise ValueError(
                 "otlp: the program has set its own provider of spans with OpenTelemetry, which "
-                "sends them already; leave out one of the two"
+                "sends them already; leave out otlp, or the provider"
             )
         if is_taken or (is_unwanted and not collector.is_given):
             return None

@@ -91,8 +91,8 @@ def outgoing(
 ) -> tuple[Span | None, TraceContext]:
     """Return the span of a request to another server, and the position to send with it.
 
-    The span is below the program's current span, else below ``given``. Without tracing the position
-    is that of the program's current span, else ``given``.
+    The span is below the program's current span, else below ``given``. Without tracing, the
+    program's current span itself is the position, else ``given``.
     """
     if tracer is None:
         return None, position(given)

@@ -135,7 +135,7 @@ class ObservedTurn:
             self._span, self.position = span, tracing.position_of(span, trace.baggage)
 
     def around(self, invoke: Callable[[A], Awaitable[object]]) -> Callable[[A], Awaitable[object]]:
-        """Return the call of the function below the span of the turn, the current one in it."""
+        """Return the call of the function, in which the span of the turn is the current span."""
 
         async def invoked(attempt: A) -> object:
             with tracing.current(self._span, self.position.baggage):
