@@ -54,6 +54,7 @@ from parley.push.scheduler import DeliveryLimits, DestinationCap
 from parley.security.authentication import Authenticator, authenticator_of
 from parley.security.authorization import Access, Authorization, Policy, all_of
 from parley.security.evidence import SchemeResources
+from parley.security.exposed_secrets import masked
 from parley.security.failures import Failures
 from parley.security.networks import is_plain_public
 from parley.security.owner import PER_TENANT
@@ -365,7 +366,7 @@ class Host:
         self.metrics: HostMetrics | None = None
         if settings.metrics:
             metrics.start()
-            self.metrics = HostMetrics(store, self.executors, self.hints, self.push)
+            self.metrics = self._host_metrics()
         services = {
             agent.key: AgentService(
                 agent,
@@ -384,6 +385,9 @@ class Host:
         self.parts = {agent.key: services[agent.key] for agent in every if agent.key not in served}
         self.services = {path: services[agent.key] for path, agent in agents.items()}
         self.tenants = {name: services[agent.key] for name, agent in tenants.items()}
+
+    def _host_metrics(self) -> HostMetrics:
+        return HostMetrics(self.store, self.executors, self.hints, self.push)
 
     def _executor(self, agent: AgentDescription) -> AgentExecutor:
         services = self._turn_services(agent)
@@ -445,7 +449,7 @@ class Host:
         self._drains, self._hurries = (), True
         async with AsyncExitStack() as stack:
             await see_through(self._open_store(stack))
-            self._start_tracing(stack)
+            self._start_export(stack)
             await self.audit.start(self.options.role, self._agents)
             self._on_stop(stack, "the audit", self.audit.stop)
             if self.signing_keys is not None:
@@ -484,8 +488,8 @@ class Host:
             self._on_stop(stack, "maintenance", self._maintenance.stop)
             await self._maintenance.start()
             if self.metrics is not None:
-                self._on_stop(stack, "metrics", self.metrics.sampling.stop)
-                self.metrics.sampling.start()
+                self._on_stop(stack, "metrics", self.metrics.stop)
+                self.metrics.start()
             if self._sweeps is not None:
                 self._on_stop(stack, "sweeps of files", self._sweeps.stop)
                 await self._sweeps.start()
@@ -498,16 +502,25 @@ class Host:
             self._hurries = False
             self._started = stack.pop_all()
 
-    def _start_tracing(self, stack: AsyncExitStack) -> None:
-        if self.collector is not None:
+    def _start_export(self, stack: AsyncExitStack) -> None:
+        """Begin to send spans, metrics and logs, or take the program's provider of spans."""
+        if (collector := self.collector) is not None:
+            from parley.observe import log_export, metrics_export
             from parley.observe.export import resource_of, start_spans
 
             agents = self._agents
             version = agents[0].card.version if len(agents) == 1 else ""
             names = ", ".join([agent.name for agent in agents])
             resource = resource_of(names, version, self.store.replica)
-            if (flush := start_spans(self.collector, resource)) is not None:
+            if (flush := start_spans(collector, resource)) is not None:
                 self._on_stop(stack, "the export of spans", flush)
+            if collector.wants(metrics_export.SIGNAL):
+                metrics.start()
+                self.metrics = self.metrics or self._host_metrics()
+                self.metrics.send_by(metrics_export.MetricsSender(collector, resource))
+            if collector.wants(log_export.SIGNAL):
+                end = log_export.start_logs(collector, resource, masked)
+                self._on_stop(stack, "the export of logs", end)
         content = self.options.trace_content
         tracing.find(content=content)
         if content and tracing.tracer is None:

@@ -16,6 +16,7 @@ from parley.store.protocols.errors import StoreError
 
 if TYPE_CHECKING:
     from parley.engine.executor import AgentExecutor
+    from parley.observe.metrics_export import MetricsSender
     from parley.push.dispatcher import PushDispatcher
     from parley.store.bus.subscriptions import LocalHints
     from parley.store.task_store import TaskStore
@@ -39,9 +40,39 @@ class HostMetrics:
         self._executors = executors
         self._hints = hints
         self._push = push
-        self.sampling = Periodic(
+        sampling = Periodic(
             "sampling the metrics", self.sample, SAMPLE_SECONDS, log=_log, expected=StoreError
         )
+        self._periodic = [sampling]
+        self._sender: MetricsSender | None = None
+
+    def send_by(self, sender: MetricsSender) -> None:
+        """Send the metrics too, from the start on."""
+        self._sender = sender
+        sending = Periodic(
+            "sending the metrics", self._send, sender.seconds, log=_log, waits_first=True
+        )
+        self._periodic.append(sending)
+
+    async def _send(self) -> None:
+        assert self._sender is not None
+        with suppress(StoreError):
+            await self.sample()
+        await self._sender.send()
+
+    def start(self) -> None:
+        """Begin to sample, and to send."""
+        for each in self._periodic:
+            each.start()
+
+    async def stop(self) -> None:
+        """Send the last metrics, and end."""
+        for each in self._periodic:
+            await each.stop()
+        if self._sender is not None:
+            await self._send()
+            self._sender = None
+        del self._periodic[1:]
 
     async def sample(self) -> None:
         """Set the gauges. Raises ``StoreError`` if the queue cannot be read."""

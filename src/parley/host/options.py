@@ -331,8 +331,8 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     otlp: Annotated[
         str | None,
         Option(
-            "A collector of OpenTelemetry, to which spans are sent by OTLP over HTTP, such as "
-            "http://collector:4318; none sends nothing.",
+            "A collector of OpenTelemetry, to which spans, metrics and logs are sent by OTLP over "
+            "HTTP, such as http://collector:4318; none sends nothing.",
             metavar="URL",
             variable="OTEL_EXPORTER_OTLP_ENDPOINT",
             reads_itself=True,

@@ -42,6 +42,10 @@ class Collector(msgspec.Struct, frozen=True):
         """Return the address for a signal, such as ``traces``; ``None``: the exporter reads it."""
         return f"{self.address.rstrip('/')}/v1/{signal}" if self.is_given else None
 
+    def wants(self, signal: str) -> bool:
+        """Return whether a signal is sent: ``OTEL_METRICS_EXPORTER=none`` leaves out metrics."""
+        return os.environ.get(f"OTEL_{signal.upper()}_EXPORTER", "otlp") == "otlp"
+
 
 def collector_of(given: str | None) -> Collector | None:
     """Return the collector of an option, else of the variable; ``None`` without one.
@@ -73,6 +77,7 @@ def _problem(address: str) -> str:
     try:
         import opentelemetry.exporter.otlp.proto.http
         import opentelemetry.sdk.trace  # noqa: F401
+        import prometheus_client  # noqa: F401
     except ModuleNotFoundError:
         return f"it needs its extra; install it with: {install_command('otel')}"
     return ""
