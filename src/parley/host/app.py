@@ -254,7 +254,8 @@ def serve(
 
     ``tls_cert`` and ``tls_key`` (PEM files) turn on HTTPS; ``grpc_port`` serves the agents over
     gRPC as well. A ``host`` that other machines can reach needs agents that require credentials,
-    or ``caller=`` to identify callers, or ``allow_anonymous`` to let everyone call.
+    or ``caller=`` to identify callers, or ``allow_anonymous`` to let everyone call. ``workers``
+    are forked from this process, which calls ``on_listening``; they open the agents' resources.
     ``docs/reference/server-options.md`` lists all options: the fields of ``ServerOptions``.
 
     Raises ``ValueError`` for agents or options that cannot be served, and ``SystemExit`` with the
@@ -299,6 +300,7 @@ def run_app(
         grpc=options.grpc,
         tls=options.tls,
         allow_anonymous=options.allow_anonymous,
+        workers=options.workers,
         on_listening=on_listening,
     )
 

@@ -280,10 +280,13 @@ class Host:
     ) -> None:
         self.options = options = options or ServerOptions()
         tenants, settings, url = options.tenants, options.settings, options.url
-        if options.role != "both" and not store.is_shared:
+        if (options.role != "both" or options.workers > 1) and not store.is_shared:
+            what = (
+                f"role={options.role!r}" if options.workers == 1 else f"workers={options.workers}"
+            )
             raise ValueError(
-                f"role={options.role!r} needs a store that other processes use too, such as "
-                "postgresql://"
+                f"{what} needs a store that other processes use too: --store "
+                "postgresql://USER@HOST/DATABASE"
             )
         self.store = store
         self.signing_keys = SigningKeys.load(options.signing_keys)

@@ -152,6 +152,14 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
             default="the PostgreSQL store's own",
         ),
     ] = None
+    workers: Annotated[
+        int,
+        Option(
+            "How many processes serve the address, each for one core; above 1 on PostgreSQL only.",
+            metavar="N",
+            panel=_PROCESSES,
+        ),
+    ] = 1
     role: Annotated[
         Role,
         Option(
@@ -398,6 +406,8 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
             )
         if self.role not in ("both", "api", "worker"):
             raise ValueError(f"role is 'both', 'api' or 'worker', not {self.role!r}")
+        if self.workers < 1:
+            raise ValueError(f"workers={self.workers}: a server has one process at least")
         _ = self.tls, self.grpc  # these raise for options that contradict each other
         for name in _LISTS:
             force_setattr(self, name, _listed(getattr(self, name)))
@@ -492,6 +502,7 @@ class ServeKeywords(AppKeywords, total=False):
 
     host: str
     port: int
+    workers: int
     grpc_port: int | None
     grpc_host: str | None
     grpc_cert: str | Path | None

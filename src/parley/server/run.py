@@ -22,6 +22,7 @@ from parley.server.sockets import ListenError as ListenError
 from parley.server.sockets import address_of, listen, most_connections
 from parley.server.tls import Handshakes, ReloadingTls, asked_of_callers, lacks_certificates
 from parley.server.websocket.serving import SocketServing
+from parley.server.workers import ListeningAddress, Workers
 
 # Longer than the minute that load balancers commonly keep an idle connection: the side that sends
 # requests should be the one that closes.
@@ -43,9 +44,10 @@ def run(
     grpc: GrpcOptions | None = None,
     tls: TlsOptions | None = None,
     allow_anonymous: bool = False,
+    workers: int = 1,
     on_listening: Callable[[str], None] | None = None,
 ) -> None:
-    """Serve ``app`` until SIGINT or SIGTERM.
+    """Serve ``app`` until SIGINT or SIGTERM, in this process or in several ``workers``.
 
     ``port`` 0 selects a free port; ``on_listening`` is called with the address once the server
     accepts requests. ``grpc`` serves gRPC in addition to HTTP. With ``tls`` the server uses HTTPS,
@@ -56,32 +58,58 @@ def run(
     machines can reach. Raises ``ListenError``, and the errors of the app's startup.
     """
     encryption = _encryption(app, tls)
-    sockets = listen(host, port)
+    shared = ListeningAddress(host, port, grpc) if workers > 1 else None
+    sockets = listen(host, port) if shared is None else shared.sockets
     try:
         check_exposure(app, host, sockets, grpc, allow_anonymous=allow_anonymous)
-    except ListenError:
-        _close(sockets)
-        raise
-    address = address_of(host, sockets, _scheme(tls))
-    warn_of_plain_text(app, host, sockets, grpc, encryption)
-    _set_listener(app, host, sockets)
-    server = server_of(
-        app,
-        grace=grace,
-        kinds=1 if grpc is None else 2,
-        access_log=access_log,
-        tls=encryption,
-        started=lambda: on_listening(address) if on_listening is not None else None,
-    )
+        address = address_of(host, sockets, _scheme(tls))
+        warn_of_plain_text(app, host, sockets, grpc, encryption)
+        _set_listener(app, host, sockets)
 
-    # Made here, because it imports gRPC, which is slow and should not block the event loop.
-    grpc_serving = over_grpc(app, grpc, host, address, grace, encryption)
+        def started() -> None:
+            if on_listening is not None:
+                on_listening(address)
+
+        def serve(own: list[socket.socket], ready: Callable[[], None]) -> None:
+            over = grpc if shared is None else shared.grpc
+            server = server_of(
+                app,
+                grace=grace,
+                kinds=1 if over is None else 2,
+                access_log=access_log,
+                tls=encryption,
+                started=ready,
+                exits_at_once=shared is None,
+            )
+            # Made here, because it imports gRPC, which is slow and should not block the event loop.
+            grpc_serving = over_grpc(app, over, host, address, grace, encryption)
+            _run(app, server, own, _watching(encryption), grpc_serving)
+
+        if shared is None:
+            serve(sockets, started)
+        else:
+            app.grpc.port = None if shared.grpc is None else shared.grpc.port
+            parent = Workers(workers, lambda ready: serve(shared.listen(), ready), grace=grace + 2)
+            parent.run(started, shared.close)
+    finally:
+        _close(sockets)
+
+
+def _run(
+    app: App,
+    server: Http1Server,
+    sockets: list[socket.socket],
+    *around: contextlib.AbstractAsyncContextManager[object],
+) -> None:
+    """Run a server on an event loop of its own, inside of contexts."""
 
     async def main() -> None:
         try:
             await app.lifecycle.start()
             _tune_garbage_collector()
-            async with _watching(encryption), grpc_serving:
+            async with contextlib.AsyncExitStack() as stack:
+                for each in around:
+                    await stack.enter_async_context(each)
                 await server.serve(sockets)
         finally:
             if not server.force_exit:
@@ -95,7 +123,6 @@ def run(
             raise
     finally:
         _close_runner(runner)
-        _close(sockets)
 
 
 def _close_runner(runner: asyncio.Runner) -> None:
@@ -231,6 +258,7 @@ def server_of(
     started: Callable[[], None],
     access_log: bool = False,
     signals: bool = True,
+    exits_at_once: bool = True,
     tls: ReloadingTls | None = None,
 ) -> Http1Server:
     """Return a server that drains the app before the grace period begins.
@@ -274,6 +302,7 @@ def server_of(
         lifespan=None if ours else lifespan_of(app, serving.state),
         tls=None if tls is None else tls.context,
         signals=signals,
+        exits_at_once=exits_at_once,
     )
 
 

@@ -372,7 +372,7 @@ class GrpcOptions(msgspec.Struct, frozen=True, kw_only=True):
     ``port`` 0 selects a free one. ``host`` is by default the host of HTTP. ``cert`` and ``key`` are
     PEM files of the server's certificate (with its chain) and its private key; without them there
     is no TLS. With ``client_ca``, a PEM file of authorities, only callers with a certificate of
-    these are accepted.
+    these are accepted. With ``shared`` other processes of this server listen on the port too.
 
     Raises ``ValueError`` for contradictory options.
     """
@@ -382,6 +382,7 @@ class GrpcOptions(msgspec.Struct, frozen=True, kw_only=True):
     cert: str | Path | None = None
     key: str | Path | None = None
     client_ca: str | Path | None = None
+    shared: bool = False
 
     def __post_init__(self) -> None:
         if (self.cert is None) != (self.key is None):

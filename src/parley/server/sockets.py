@@ -6,6 +6,7 @@ import errno
 import os
 import socket
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 _BACKLOG = 2048
@@ -21,10 +22,13 @@ class ListenError(Exception):
     """The server cannot listen at the given address; the message says why, in one line."""
 
 
-def listen(host: str, port: int) -> list[socket.socket]:
-    """Return sockets bound to all addresses of ``host``. ``port`` 0 picks a free one.
+def listen(
+    host: str, port: int, *, reserves: bool = False, shares: bool = False
+) -> list[socket.socket]:
+    """Return sockets that listen on all addresses of ``host``. ``port`` 0 picks a free one.
 
-    Raises ``ListenError``.
+    With ``reserves`` they are bound only, so that ``share`` can let sockets of other processes
+    listen, which are made with ``shares``. Raises ``ListenError``.
     """
     if not 0 <= port <= 65535:
         raise ListenError(f"{port} is no port: they go from 1 to 65535, and 0 takes a free one")
@@ -40,7 +44,7 @@ def listen(host: str, port: int) -> list[socket.socket]:
             # All addresses of a name share the port of the first.
             taken = sockets[0].getsockname()[1] if sockets else port
             try:
-                sockets.append(_bind(family, (address[0], taken, *address[2:])))
+                sockets.append(_bind(family, (address[0], taken, *address[2:]), reserves, shares))
             except OSError as error:
                 # One address family may be disabled on this machine, if another works.
                 if error.errno not in _NOT_HERE or (address == found[-1][4] and not sockets):
@@ -50,6 +54,15 @@ def listen(host: str, port: int) -> list[socket.socket]:
             sock.close()
         raise ListenError(_reason(host, port, error)) from None
     return sockets
+
+
+def share(sockets: Iterable[socket.socket]) -> None:
+    """Let other processes of this user listen on the ports of sockets too.
+
+    A socket that is bound before this call took a port that no other program listens on.
+    """
+    for sock in sockets:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
 
 
 def most_connections(kinds: int = 1) -> int:
@@ -83,7 +96,7 @@ def address_of(host: str, sockets: list[socket.socket], scheme: str = "http") ->
     return f"{scheme}://[{name}]:{port}" if ":" in name else f"{scheme}://{name}:{port}"
 
 
-def _bind(family: int, address: Any) -> socket.socket:
+def _bind(family: int, address: Any, reserves: bool, shares: bool) -> socket.socket:
     # The protocol is explicit: asyncio otherwise leaves Nagle's algorithm on, and a response in
     # two pieces takes 40 ms.
     sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -92,8 +105,11 @@ def _bind(family: int, address: Any) -> socket.socket:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        if shares:
+            share([sock])
         sock.bind(address)
-        sock.listen(_BACKLOG)
+        if not reserves:
+            sock.listen(_BACKLOG)
     except OSError:
         sock.close()
         raise

@@ -46,7 +46,7 @@ Examples:
   parley serve agents.shop:clerk --host 0.0.0.0 --url https://shop.example.com
   parley serve agent.py --url https://a.example.com --publisher example.com
   parley serve agent.py --tls-cert chain.pem --tls-key key.pem --port 8443
-  parley serve agent.py --store postgresql://user@host/database
+  parley serve agent.py --store postgresql://user@host/database --workers 4
 
 \b
 Options can also come from the environment: --store from PARLEY_STORE, --limit
@@ -139,6 +139,8 @@ def serve_agents(
         print_line(banner_of(app, agents, options, address) + said)
         release()
 
+    if options.workers > 1:
+        release()  # otherwise each worker would write what it holds
     with reporting(str(options.store)):
         run_app(app, options, access_log=access_log, on_listening=listening)
 

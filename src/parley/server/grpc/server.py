@@ -198,7 +198,7 @@ async def serving_grpc(
     docs_gate = GrpcGate(app.gate("docs"), http, REFLECTION_SERVICES[0])
     health = Health(app.lifecycle, services, limits, health_gate)
     server = grpc.aio.server(
-        options=_channel(settings),
+        options=_channel(settings, shared=options.shared),
         maximum_concurrent_rpcs=(
             settings.max_streams + settings.max_blocking_requests + _OTHER_CALLS
         ),
@@ -268,7 +268,7 @@ def _stream(
     return stream
 
 
-def _channel(settings: Settings) -> list[tuple[str, int]]:
+def _channel(settings: Settings, *, shared: bool) -> list[tuple[str, int]]:
     return [
         ("grpc.max_receive_message_length", settings.max_body_bytes),
         ("grpc.max_send_message_length", -1),
@@ -282,7 +282,7 @@ def _channel(settings: Settings) -> list[tuple[str, int]]:
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.http2.min_ping_interval_without_data_ms", _MIN_PING_SECONDS * 1000),
-        ("grpc.so_reuseport", 0),  # never share the port of another server
+        ("grpc.so_reuseport", int(shared)),  # never share the port of another server
     ]
 
 

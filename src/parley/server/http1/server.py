@@ -37,7 +37,7 @@ class Http1Server:
 
     ``drain`` is called first at the end; then current requests have ``grace`` seconds. ``lifespan``
     surrounds all of it. ``started`` is called once connections are accepted. With ``signals`` the
-    first one ends the server, and the second one cancels ``serve``.
+    first one ends the server, and the second one cancels ``serve`` if it ``exits_at_once``.
     """
 
     def __init__(
@@ -50,6 +50,7 @@ class Http1Server:
         lifespan: AbstractAsyncContextManager[None] | None = None,
         tls: ssl.SSLContext | None = None,
         signals: bool = True,
+        exits_at_once: bool = True,
     ) -> None:
         self._serving = serving
         self._grace = grace
@@ -58,6 +59,7 @@ class Http1Server:
         self._lifespan = lifespan or contextlib.nullcontext()
         self._tls = tls
         self._signals = signals
+        self._exits_at_once = exits_at_once
         self._over = asyncio.Event()
         self._interrupted = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -142,7 +144,7 @@ class Http1Server:
         if not self._interrupted:
             self._interrupted = True
             self._loop.call_soon_threadsafe(self.end)
-        elif self._task is not None:
+        elif self._exits_at_once and self._task is not None:
             self.force_exit = True
             self._loop.call_soon_threadsafe(self._task.cancel)
 
