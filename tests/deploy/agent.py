@@ -25,3 +25,11 @@ async def halves(turn: Turn) -> AsyncIterator[str]:
     while not Path(turn.text).exists():
         await asyncio.sleep(0.01)
     yield "the rest"
+
+
+@agent.skill(replies="task")
+async def count(turn: Turn) -> AsyncIterator[str]:
+    """Streams numbers, ten a second, up to the one that it is sent."""
+    for number in range(int(turn.text.split()[0])):
+        yield f"{number} "
+        await asyncio.sleep(0.1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
@@ -86,9 +86,11 @@ async def replicas(folder: Path, *options: tuple[str, ...]) -> AsyncIterator[Fle
 
 
 @asynccontextmanager
-async def front(folder: Path, port: int) -> AsyncIterator[str]:
+async def front(
+    folder: Path, port: int, addresses: Sequence[str] = ADDRESSES
+) -> AsyncIterator[str]:
     """The proxy in front of the servers that listen on ``port`` at the addresses."""
-    async with names(ADDRESSES) as (_, dns):
+    async with names(addresses) as (_, dns):
         with haproxy(folder, port, dns) as url:
             async with asyncio.timeout(BOUND), aiohttp.ClientSession() as http:
                 while not await _is_up(http, url):
