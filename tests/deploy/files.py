@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
+import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +14,8 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
-KUBERNETES = sorted(p.name for p in (DEPLOY / "kubernetes").glob("*.yaml"))
+CHART = DEPLOY / "helm/parley-agent"
+DOCKERFILE = (DEPLOY / "Dockerfile").read_text("utf-8")
 
 
 def compose() -> dict[str, Any]:
@@ -19,33 +24,23 @@ def compose() -> dict[str, Any]:
     return said
 
 
-def objects(name: str = "") -> list[dict[str, Any]]:
-    """Return the objects of a Kubernetes file, by default of all."""
-    names = [name] if name else KUBERNETES
-    return [
-        each
-        for file in names
-        for each in yaml.safe_load_all((DEPLOY / "kubernetes" / file).read_text("utf-8"))
-    ]
+@cache
+def flags() -> set[str]:
+    """Return the flags of ``parley serve`` from its help."""
+    done = subprocess.run(
+        [sys.executable, "-m", "parley.cli", "serve", "--help-all"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return set(re.findall(r"--[a-z][a-z-]+", done.stdout))
 
 
-def deployments() -> list[dict[str, Any]]:
-    """Return all Deployments."""
-    return [each for each in objects() if each["kind"] == "Deployment"]
-
-
-def container(deployment: dict[str, Any]) -> dict[str, Any]:
-    """Return the only container of a Deployment."""
-    (only,) = deployment["spec"]["template"]["spec"]["containers"]
-    found: dict[str, Any] = only
+def command_of(instruction: str) -> list[str]:
+    """Return the words of the image's ENTRYPOINT, CMD or HEALTHCHECK."""
+    (words,) = re.findall(rf"^{instruction} (?:.*\\\n +CMD )?(\[.+\])$", DOCKERFILE, re.M)
+    found: list[str] = json.loads(words)
     return found
-
-
-def entrypoint() -> list[str]:
-    """Return the image's entrypoint, without the user's arguments."""
-    text = (DEPLOY / "Dockerfile").read_text("utf-8")
-    (line,) = re.findall(r"^ENTRYPOINT \[(.+)\]$", text, re.M)
-    return re.findall(r'"([^"]+)"', line)
 
 
 def seconds(text: str) -> float:

@@ -141,7 +141,7 @@ def test_a_new_agent_and_the_examples_come_with_the_wheel(
     made = run([with_cli.parley, "init", "desk", "--docker"], tmp_path)
     assert made.returncode == 0, made.stderr
     assert (tmp_path / "desk/.gitignore").is_file()
-    assert "ARG AGENT=agent.py" in (tmp_path / "desk/deploy/Dockerfile").read_text("utf-8")
+    assert "ARG AGENT=.\n" in (tmp_path / "desk/deploy/Dockerfile").read_text("utf-8")
     copied = run([with_cli.parley, "examples", "travel_planner"], tmp_path)
     assert "travel_planner/booking_office.sql" in copied.stdout
     healthy = run([with_cli.parley, "doctor", "--port", "0", "desk/agent.py"], tmp_path)

@@ -27,11 +27,12 @@ def test_a_new_agent_runs_passes_its_test_and_has_files_for_deployment(parley, t
     dockerfile = (folder / "deploy/Dockerfile").read_text()
     assert '"parley-a2a[cli,postgres,redis]"' in dockerfile
     copied = [line.split()[1] for line in dockerfile.splitlines() if line.startswith("COPY ")]
-    assert copied == ["--from=build", "${AGENT}"]
-    assert "ARG AGENT=agent.py" in dockerfile
-    assert "!agent.py" in (folder / "deploy/Dockerfile.dockerignore").read_text().splitlines()
-    objects = [*yaml.safe_load_all(written["deploy/kubernetes/agent.yaml"])]
-    assert {each["metadata"]["name"] for each in objects} == {"travel-desk"}
+    assert copied == ["${AGENT}", "--from=build", "--from=build"]
+    assert "ARG AGENT=.\n" in dockerfile
+    assert (folder / "deploy/Dockerfile.dockerignore").is_file()
+    chart = yaml.safe_load(written["deploy/helm/travel-desk/Chart.yaml"])
+    assert chart["name"] == "travel-desk"
+    assert 'define "travel-desk.name"' in written["deploy/helm/travel-desk/templates/_names.tpl"]
     assert "/srv/travel-desk/agent.py" in written["deploy/systemd/travel-desk.service"]
     assert not [name for name, text in written.items() if "parley-agent" in name + text]
     tested = subprocess.run(

@@ -20,7 +20,7 @@ from parley.cli.shipped import shipped
 
 DEPLOYED = {
     "docker": ("Dockerfile", "Dockerfile.dockerignore", "compose.yaml", "env.example", "haproxy"),
-    "kubernetes": ("Dockerfile", "Dockerfile.dockerignore", "kubernetes"),
+    "kubernetes": ("Dockerfile", "Dockerfile.dockerignore", "helm/parley-agent"),
     "systemd": ("systemd",),
 }
 """The files below ``deploy`` for each way to deploy."""
@@ -38,7 +38,7 @@ class Init(msgspec.Struct, frozen=True):
         str, Argument("The folder of the agent, whose name becomes its own.", "[FOLDER]")
     ] = "."
     docker: Annotated[bool, CommandOption("Add a Dockerfile, and replicas with compose.")] = False
-    kubernetes: Annotated[bool, CommandOption("Add a Dockerfile and manifests.")] = False
+    kubernetes: Annotated[bool, CommandOption("Add a Dockerfile and a Helm chart.")] = False
     systemd: Annotated[bool, CommandOption("Add a unit.")] = False
 
 
@@ -63,13 +63,13 @@ def init(settings: CommandSettings, output: Output, options: Init) -> None:
 
     def deployed(text: str) -> str:
         text = _OF_THE_CLONE.sub("", text).replace('".[', '"parley-a2a[')
-        text = text.replace("examples/streaming_report.py", "agent.py")
-        return text.replace("!examples", "!agent.py").replace("parley-agent", slug)
+        return text.replace("examples/starter", ".").replace("parley-agent", slug)
 
     files = _texts(shipped("examples") / "starter", folder, own)
     for name, wanted in DEPLOYED.items():
         for each in wanted if getattr(options, name) else ():
-            files |= _texts(shipped("deploy") / each, folder / "deploy" / each, deployed)
+            place = folder / "deploy" / each.replace("parley-agent", slug)
+            files |= _texts(shipped("deploy") / each, place, deployed)
     named = {
         path.with_name(path.name.replace("parley-agent", slug).replace("gitignore", ".gitignore"))
         if path.name != "Dockerfile.dockerignore" else path: text for path, text in files.items()
