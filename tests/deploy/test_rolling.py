@@ -1,7 +1,7 @@
 """Rolling restarts under load, with two releases in one fleet: callers notice nothing.
 
-The other release is the next one: this code, which knows one more migration. The store has the
-later schema, as it has after the Job of a deploy, and replicas of both releases work on it.
+The other release is this code with another migration. The store has the later schema, as after
+the Job of a deploy, and replicas of both releases work on it.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ pytestmark = [
 RESTARTS = 20
 REPLICAS = 3
 ADDRESSES = [f"127.0.0.{n}" for n in range(1, 6)]
-"""Those of the replicas, of one that starts, and of one that drains."""
+"""The addresses of the replicas, of a starting and of a draining replica."""
 
 BOUND = 120
 MIGRATIONS = "store/sql/postgres"
 
 
 def next_release(folder: Path) -> Path:
-    """Return the source of the next release: this one with one more migration."""
+    """Return the source of the next release: a copy with another migration."""
     shutil.copytree(ROOT / "src", folder, ignore=shutil.ignore_patterns("__pycache__"))
     known = sorted((folder / "parley" / MIGRATIONS).glob("0*.sql"))
     last = int(known[-1].name[:4])

@@ -40,22 +40,30 @@ class ListeningAddress:
                 "several workers need fork, which this system lacks: start one server for each "
                 "core, with its own port and the same store, behind a load balancer"
             )
-        self.host = host
-        self.sockets = listen(host, port, reserves=_SHARES_A_PORT)
-        self.grpc = grpc
+        self.host, self.grpc = host, grpc
         self._reserved: list[socket.socket] = []
+        self.sockets = listen(host, port, reserves=_SHARES_A_PORT)
+        self.port = self.sockets[0].getsockname()[1]
         if grpc is not None:
-            grpc_host = host if grpc.host is None else grpc.host
-            self._reserved = listen(grpc_host, grpc.port, reserves=True)
-            port = self._reserved[0].getsockname()[1]
-            self.grpc = msgspec.structs.replace(grpc, port=port, shared=True)
+            try:
+                self._reserve(grpc, host if grpc.host is None else grpc.host)
+            except ListenError:
+                self.close()
+                raise
         share((*self.sockets, *self._reserved))
+
+    def _reserve(self, grpc: GrpcOptions, host: str) -> None:
+        if (host, grpc.port) == (self.host, self.port):
+            raise ListenError(f"HTTP and gRPC need a port each, and both are given {grpc.port}")
+        self._reserved = listen(host, grpc.port, reserves=True)
+        port = self._reserved[0].getsockname()[1]
+        self.grpc = msgspec.structs.replace(grpc, port=port, shared=True)
 
     def listen(self) -> list[socket.socket]:
         """Return the sockets of a new worker. Raises ``ListenError``."""
         if not _SHARES_A_PORT:
             return self.sockets
-        return listen(self.host, self.sockets[0].getsockname()[1], shares=True)
+        return listen(self.host, self.port, shares=True)
 
     def close(self) -> None:
         """Release the ports."""
@@ -173,7 +181,7 @@ class Workers:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()
-        os._exit(status)  # what the program does after its server is for the parent
+        os._exit(status)  # the parent runs the rest of the program
 
     def _watch_parent(self) -> None:
         os.read(self._lifeline, 1)
