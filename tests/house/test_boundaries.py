@@ -77,6 +77,7 @@ BOUNDARIES = {
     ("server/websocket/connection.py", "_run"): BINDING,
     ("server/app.py", "_follow_lifespan"): SERVER,
     ("server/lifecycle.py", "drain"): SERVER,
+    ("server/workers.py", "_work"): SERVER,
     ("envelope/server/card.py", "__call__"): BINDING,
     ("envelope/server/services.py", "answer"): HANDLERS,
     ("envelope/server/conversation.py", "_serve_socket"): BINDING,

@@ -21,6 +21,7 @@ MAY_NAME_A_STREAM = {
     "cli/doctor.py": "asks for its encoding",
     "conformance/commands.py": "asks whether it is a terminal",
     "cli/commands/push.py": "flushes",
+    "server/workers.py": "flushes what agents have printed, before a worker exits",
     "cli/store/transfer.py": "writes the lines of an export, which it refuses to a terminal",
     "cli/commands/audit.py": "writes the lines of an export, which it refuses to a terminal",
     "cli/calls/messages.py": "reads",
