@@ -55,7 +55,9 @@ def test_the_schema_takes_the_values_and_no_misspelt_ones() -> None:
     check = jsonschema.Draft7Validator(schema)
     check.validate(values())
     assert values().keys() == schema["properties"].keys() - {"global"}
-    for name, wrong in [("replica", 3), ("url", "agent"), ("roles", {"api": {}}), ("agents", [])]:
+    roles: list[dict[str, Any]] = [{}, {"api": {}}, {"worker": {}}, {"both": {}, "api": {}}]
+    wrongs = [("roles", wrong) for wrong in roles]
+    for name, wrong in [("replica", 3), ("url", "agent"), ("agents", []), *wrongs]:
         assert not check.is_valid(values() | {name: wrong}), name
 
 

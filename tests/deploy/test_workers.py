@@ -72,6 +72,8 @@ def until_gone(pids: set[int]) -> None:
 async def test_all_workers_answer_and_a_dead_one_is_replaced(parent: Parent) -> None:
     workers = await parent.until_all_answer()
     assert workers == parent.workers == await parent.answering("GRPC")
+    parent.process.send_signal(signal.SIGHUP)
+    assert await parent.until_all_answer() == workers
     dead, alive = workers
     os.kill(dead, signal.SIGKILL)
     assert alive in await parent.until_all_answer(dead)

@@ -150,7 +150,8 @@ class Workers:
             self._places.clear()
             for number, handler in self._before.items():
                 signal.signal(number, handler)
-            signal.signal(signal.SIGHUP, signal.SIG_IGN)
+            if self._before[signal.SIGHUP] is signal.SIG_DFL:
+                signal.signal(signal.SIGHUP, signal.SIG_IGN)
             os.setpgid(0, 0)  # Ctrl-C of a terminal is for the parent, which drains the workers
             os.close(self._held)
         threading.Thread(target=self._watch_parent, name="parley-parent", daemon=True).start()
