@@ -12,6 +12,7 @@ import pytest
 
 import parley
 from tests.deploy.proxied import listens
+from tests.kit.http import ask
 from tests.kit.processes import Running, below, free_port
 from tests.kit.waiting import block_thread, let_time_pass
 
@@ -32,7 +33,7 @@ class Parent(Running):
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         words = ["serve", AGENT, "--store", store, "--port", str(self.port), "--workers", "2"]
-        super().__init__([*words, "--lease", "2s", "--grpc-port", "0"], folder)
+        super().__init__([*words, "--lease", "2s", "--grpc-port", "0", "--metrics"], folder)
 
     @property
     def workers(self) -> set[int]:
@@ -84,6 +85,32 @@ async def test_all_workers_answer_and_a_dead_one_is_replaced(parent: Parent) -> 
     )
     assert f"worker {alive} exited with status 0; another one starts in 0.0" in parent.stderr
     assert parent.stdout.count("Ctrl-C stops the server") == 1
+
+
+async def test_each_worker_has_the_metrics_of_all_and_a_dead_one_keeps_its_counts(
+    parent: Parent,
+) -> None:
+    workers = await parent.until_all_answer()
+    before = await counted(parent.url)
+    for _ in range(20):
+        async with parley.connect(parent.url) as agent:
+            await agent.send("?", message_metadata={"skill": "who"})
+    assert {await counted(parent.url) for _ in range(10)} == {before + 20}
+    os.kill(workers.pop(), signal.SIGKILL)
+    async with asyncio.timeout(BOUND):
+        while len(parent.workers) < 2:
+            await let_time_pass(0.05)
+    assert await counted(parent.url) >= before + 20
+
+
+async def counted(url: str) -> float:
+    text = (await ask(url, "GET", "/metrics")).body.decode()
+    assert "parley_queue_age_seconds" in text
+    return sum(
+        float(line.rpartition(" ")[2])
+        for line in text.splitlines()
+        if line.startswith("parley_turn_duration_seconds_count")
+    )
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -368,7 +368,7 @@ class Host:
         self.collector: Collector | None = None
         self.metrics: HostMetrics | None = None
         if settings.metrics:
-            metrics.start()
+            metrics.start(workers=options.workers)
             self.metrics = self._host_metrics()
         services = {
             agent.key: AgentService(

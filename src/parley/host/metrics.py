@@ -114,5 +114,5 @@ class MetricsPage:
         if scope["method"] == "HEAD":
             await reply_without_body(send, 200, headers)
             return
-        body = write(metrics.start().registry)
+        body = write(metrics.readable())
         await reply(send, 200, body, headers, media_type.encode())

@@ -7,6 +7,10 @@ text of Prometheus, which spells ``parley.turn.duration`` as ``parley_turn_durat
 
 from __future__ import annotations
 
+import atexit
+import os
+import shutil
+import tempfile
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -21,7 +25,8 @@ if TYPE_CHECKING:
 class Instrument(msgspec.Struct, frozen=True):
     """An instrument: its kind, its name, its unit as OpenTelemetry writes it, and its labels.
 
-    ``buckets`` are the upper bounds of a histogram.
+    ``buckets`` are the upper bounds of a histogram. Of several workers a gauge is the sum, or the
+    maximum if all see the same (``is_shared``).
     """
 
     kind: Literal["counter", "gauge", "histogram"]
@@ -30,6 +35,7 @@ class Instrument(msgspec.Struct, frozen=True):
     help: str
     labels: tuple[str, ...] = ()
     buckets: tuple[float, ...] = ()
+    is_shared: bool = False
 
     @property
     def text_name(self) -> str:
@@ -68,11 +74,12 @@ INSTRUMENTS = {
     ),
     "waiting": Instrument(
         "gauge", "parley.turns.waiting", "{turn}",
-        "Turns that wait in the store for a process with capacity.", _AGENT,
+        "Turns that wait in the store for a process with capacity.", _AGENT, is_shared=True,
     ),
     "queue_age": Instrument(
         "gauge", "parley.queue.age", "s",
         "How long the next of the waiting turns has waited; 0 if none waits.", _AGENT,
+        is_shared=True,
     ),
     "leases": Instrument(
         "gauge", "parley.leases", "{task}", "Tasks that this process holds.", _AGENT
@@ -107,7 +114,7 @@ INSTRUMENTS = {
     ),
     "webhook_age": Instrument(
         "gauge", "parley.webhooks.failing.age", "s",
-        "How long the longest failing webhook has failed; 0 if none fails.",
+        "How long the longest failing webhook has failed; 0 if none fails.", is_shared=True,
     ),
     "refused_addresses": Instrument(
         "counter", "parley.egress.refusals", "{address}",
@@ -144,7 +151,9 @@ class Metrics:
         }
         self._made: dict[str, Any] = {}
         for name, each in INSTRUMENTS.items():
-            more = {"buckets": each.buckets} if each.buckets else {}
+            more: dict[str, Any] = {"buckets": each.buckets} if each.buckets else {}
+            if each.kind == "gauge":
+                more["multiprocess_mode"] = "livemax" if each.is_shared else "livesum"
             self._made[name] = kinds[each.kind](
                 each.text_name, each.help, each.labels, registry=registry, **more
             )
@@ -159,6 +168,9 @@ class Metrics:
         return child
 
 
+_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+"""The variable of prometheus_client with the folder of the counts of several processes."""
+
 current: Metrics | None = None
 """The metrics of this process; ``None`` while they are off."""
 
@@ -172,21 +184,51 @@ def use(registry: CollectorRegistry | None) -> None:
     current = None if registry is None else Metrics(registry)
 
 
-def start() -> Metrics:
-    """Count, if this process does not yet, and return its metrics. Raises ``ValueError``."""
+def start(*, workers: int = 1) -> Metrics:
+    """Count, if this process does not yet, and return its metrics. Raises ``ValueError``.
+
+    Several ``workers`` that are forked from this process count in files of a temporary folder, so
+    that each of them knows the counts of all.
+    """
     if current is None:
+        if workers > 1 and _FOLDER not in os.environ:
+            os.environ[_FOLDER] = folder = tempfile.mkdtemp(prefix="parley-metrics-")
+            atexit.register(shutil.rmtree, folder, ignore_errors=True)
         try:
             from prometheus_client import (
                 CollectorRegistry,
                 ProcessCollector,
                 disable_created_metrics,
+                values,
             )
         except ModuleNotFoundError:
             hint = install_command("metrics")
             raise ValueError(f"metrics need their extra; install it with: {hint}") from None
         disable_created_metrics()  # type: ignore[no-untyped-call]  # a series more for each, which no dashboard shows
+        # The program may have imported the library before there was a folder.
+        values.ValueClass = values.get_value_class()  # type: ignore[no-untyped-call]
         registry = CollectorRegistry()
         use(registry)
         ProcessCollector(registry=registry)
     assert current is not None
     return current
+
+
+def readable() -> CollectorRegistry:
+    """Return the registry to read: of several workers, the counts of all."""
+    if _FOLDER not in os.environ:
+        return start().registry
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.multiprocess import MultiProcessCollector
+
+    registry = CollectorRegistry()
+    MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+    return registry
+
+
+def worker_ended(pid: int) -> None:
+    """Leave the gauges of a worker that has ended out of the sums."""
+    if current is not None and _FOLDER in os.environ:
+        from prometheus_client.multiprocess import mark_process_dead
+
+        mark_process_dead(pid)  # type: ignore[no-untyped-call]

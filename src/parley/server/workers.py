@@ -17,6 +17,7 @@ from typing import NoReturn
 import msgspec
 
 from parley.model.backoff import Backoff
+from parley.observe import metrics
 from parley.server.settings import GrpcOptions
 from parley.server.sockets import ListenError, listen, share
 
@@ -193,6 +194,7 @@ class Workers:
 
     def _replace(self, pid: int, status: int) -> None:
         """Start another worker in the place of a dead one."""
+        metrics.worker_ended(pid)
         place = self._places.pop(pid, None)
         if place is None or self._is_ending:
             return
