@@ -118,9 +118,9 @@ def test_help_of_serve_fits_three_screens_and_all_of_it_is_one_flag_away():
     for title in ("Arguments:", "Options:", "Who may call:", "How much:", "Catalog:"):
         assert f"\n{title}\n" in shown
     assert "--help-all" in shown
-    for _, flag in FLAGS.values():
+    for flag in FLAGS.values():
         assert flag.flag in everything
-    assert not all(flag.flag in shown for _, flag in FLAGS.values())
+    assert not all(flag.flag in shown for flag in FLAGS.values())
 
 
 def commands(group: object, *words: str) -> list[tuple[str, ...]]:

@@ -30,12 +30,18 @@ import parley.push
 import parley.testing
 from parley.cli.app import COMMANDS, build
 from parley.cli.output import failures
-from parley.cli.settings.options import CommandFlag
-from parley.cli.settings.server import FLAGS, server_flags
 from parley.cli.settings.table import BY_FIELD
 from parley.client.errors import ClientError
+from parley.host.configuration import (
+    OWNERS,
+    SETTINGS,
+    CertificateOptions,
+    CommandOptions,
+    EgressOptions,
+)
 from parley.host.options import AppKeywords, ServerOptions, options_of
 from parley.model.errors import ERRORS, A2AError, PeerError
+from parley.model.option import Option
 from parley.server.settings import Settings
 from tests.house.sizes import SOURCE
 
@@ -54,49 +60,43 @@ def _table(head: str, rows: list[str]) -> str:
 # -- the options of a server -------------------------------------------------------------------
 
 
-def _option_row(name: str, flag: CommandFlag | None, default: str, text: str, variable: str) -> str:
-    flagged = "" if flag is None else f"`{flag.flag}`"
-    named = f"`{variable}`" if variable else ""
-    return f"| `{name}` | {_cell(flagged)} | {_cell(named)} | {_cell(default)} | {_cell(text)} |"
+def _option_row(name: str, option: Option) -> str:
+    setting, flag, variable, default = SETTINGS.get(name), "", "", option.default
+    if setting is not None and setting.option is option:
+        flag = "" if option.flag is None else f"`{setting.flag}`"
+        variable, default = f"`{setting.variable}`", setting.default_text
+    switches_off = option.sets is False
+    text = f"The flag: {option.help[0].lower()}{option.help[1:]}" if switches_off else option.help
+    cells = map(_cell, (flag, variable, default, text))
+    return f"| `{name}` | {' | '.join(cells)} |"
 
 
-def _options(rows: list[str]) -> str:
-    return _table("| Keyword | Flag | Variable | Default | Meaning |", rows)
+def _options(rows: Iterable[tuple[str, Option]]) -> str:
+    head = "| Keyword | Flag | Variable | Default | Meaning |"
+    return _table(head, [_option_row(*row) for row in rows])
+
+
+def _of(*structs: type) -> list[tuple[str, Option]]:
+    return [(name, SETTINGS[name].option) for name, its in OWNERS.items() if its in structs]
 
 
 def server_options() -> str:
     """Return the page of a server's options, generated from the structs that declare them."""
-    flags = {
-        flag.name: flag for struct in (ServerOptions, Settings) for flag in server_flags(struct)
-    }
-    own: list[str] = []
-    serving: list[str] = []
-    for name, option in options_of(ServerOptions).items():
-        flag = flags.get(name)
-        variable = option.variable or "" if flag is None else flag.variable
-        default = option.default if flag is None else flag.default_text
-        row = _option_row(name, flag, default, option.help, variable)
-        (own if name in AppKeywords.__annotations__ else serving).append(row)
-    settings = [
-        _option_row(name, flags[name], flags[name].default_text, option.help, flags[name].variable)
-        for name, option in options_of(Settings).items()
-    ]
-    others = [
-        _option_row(" ", flag, flag.default_text, flag.option.help, flag.variable)
-        for _, flag in FLAGS.values()
-        if flag.name not in flags
-    ]
+    options = options_of(ServerOptions)
+    app = AppKeywords.__annotations__
     return "\n".join(
         [
             OPTIONS_HEAD,
             "## `parley.asgi` and `parley.serve`\n",
-            _options(own),
+            _options((name, options[name]) for name in options if name in app),
             "## `parley.serve` alone\n",
-            _options(serving),
-            "## `settings`\n\nSome [settings](settings.md) are flags:\n",
-            _options(settings),
-            "## Flags of `egress` and `webhook_certificate`\n",
-            _options(others).replace("| ` ` |", "| |"),
+            _options((name, options[name]) for name in options if name not in app),
+            "## `settings`\n\n`parley.Settings(...)`; [more about some](settings.md).\n",
+            _options(options_of(Settings).items()),
+            "## Parts of `egress` and `webhook_certificate`\n",
+            _options(_of(EgressOptions, CertificateOptions)),
+            "## `parley serve`, the command\n",
+            _options(_of(CommandOptions)),
         ]
     )
 
@@ -104,17 +104,56 @@ def server_options() -> str:
 OPTIONS_HEAD = """\
 # Options of a server
 
-`parley.serve(agent, store=..., limits=[...])` and `parley.asgi` take these as keywords,
-`parley serve` as flags, or from the environment. `parley config show` shows the values in force and
-their sources. A list in a variable is separated by spaces, limits by semicolons; `1` or `true` sets
-a flag.
+Each option is a keyword of `parley.serve` and `parley.asgi`, a flag of `parley serve`, a variable,
+and a line of `parley.toml` with the name of the keyword. The first of these that has a value counts.
+Secrets have no flag, and Python objects have only a keyword.
 
-`parley.serve` and `parley.asgi` read only the variables of egress, signing keys, the secret key,
-the publisher and the namespace. The default store of `parley.asgi` is `memory:`. Bindings have
-further options, such as [`--envelope-keys`](../guides/envelope/operate.md#identity-and-signatures)
-(`PARLEY_ENVELOPE_KEYS`).
+A list in a variable is separated by spaces, limits by semicolons; `1` or `0` sets a flag.
 
-This page is made from the code (`parley.host.options.ServerOptions`).
+## parley.toml
+
+```toml
+targets = ["agent.py"]
+store = "sqlite:///tasks.db"
+url = "https://agents.example.com"
+drain = "30s"
+limits = ["60/minute per caller", "20 streams per caller"]
+max_parts = 50
+page = false
+
+[restrict]
+docs = "authenticated"
+health = ["10.0.0.0/8"]
+
+[tenants]
+acme = "shop.py"
+```
+
+`parley serve` reads the file in the current folder, or the file that `--config` or `PARLEY_CONFIG`
+names; paths in it are relative to the current folder. `parley.serve(agent, config="parley.toml")`
+reads it together with the variables. Without `config`, `parley.serve` and `parley.asgi` read only
+the variables of egress, signing keys, the secret key, the publisher and the namespace. `parley dev`
+and `parley registry serve` read no file.
+
+`parley config show` lists each value with its source, secrets hidden. `parley config check [FILE]`
+lists all problems with file and line: unknown names with the nearest right one, impossible values,
+values that contradict each other. The server does not start with any of them.
+
+## Reload
+
+SIGHUP (`systemctl reload`, `kill -HUP`) makes `parley serve` and `parley.serve` read again, and log
+in one line:
+
+- certificates and keys, which are also read within seconds of a change;
+- `limits` of the file. The first limit of output or running time needs a restart;
+- `log_level` of the file, for `parley serve`. Requests are logged if it was `debug` at the start.
+
+The log names other changed settings, which need a restart. A wrong file changes nothing, and its
+errors are in the log. Windows has no SIGHUP, and another ASGI server handles its own.
+
+The default store of `parley.asgi` is `memory:`. Bindings have [further
+options](../guides/extend-parley.md). This page is made from the code
+(`parley.host.options.ServerOptions`).
 """
 
 

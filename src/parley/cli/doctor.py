@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import difflib
 import os
 import platform
 import re
@@ -25,11 +24,10 @@ from parley.cli.calls.agent_call import AgentCall
 from parley.cli.loading import load
 from parley.cli.output.failures import CommandFailure
 from parley.cli.output.text import one_line
-from parley.cli.settings.server import FLAGS
-from parley.cli.settings.table import SETTINGS
+from parley.cli.settings.server import unknown_variables
 from parley.client.errors import ClientError
 from parley.host.egress import read_egress
-from parley.host.options import ServerOptions, options_of, scheme_of, shown
+from parley.host.options import scheme_of, shown
 from parley.host.store_urls import POSTGRES, open_admin, sqlite_path
 from parley.model.distribution import DISTRIBUTION, install_command
 from parley.model.errors import A2AError
@@ -41,19 +39,6 @@ FREE = 1024**3  # bytes; with less, a store may soon be full
 SKEW = 5.0  # seconds; tokens and leases bear a little
 NETWORK_DISKS = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "fuse.sshfs", "9p", "glusterfs", "ceph")
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
-FAMILIES = ("PARLEY_REGISTRY_", "PARLEY_PUSH_", "PARLEY_MCP_", "PARLEY_SERVICE_", "PARLEY_PORT")
-"""The beginnings of variables of outer rooms, and of Kubernetes for a service named parley."""
-
-OTHERS = frozenset(  # each is read by its owner
-    """
-A2ACLI_CONFIG PARLEY_API_KEY PARLEY_AUTH_FOLDER PARLEY_AUTH_ORIGIN PARLEY_AUTH_PASSPHRASE
-PARLEY_AUTH_STORAGE PARLEY_CASSETTES PARLEY_CLIENT_ID PARLEY_CLIENT_SECRET PARLEY_EGRESS_ALLOW
-PARLEY_EGRESS_DENY PARLEY_EGRESS_ONLY_ALLOWED PARLEY_ENVELOPE_KEYS PARLEY_LOG_FORMAT PARLEY_MODEL
-PARLEY_MODEL_URL PARLEY_NAMESPACE PARLEY_PUBLISHER PARLEY_REGISTRY PARLEY_SIGNING_KEYS PARLEY_STORE
-PARLEY_TLS_KEY_PASSWORD PARLEY_TOKEN
-""".split()  # noqa: SIM905
-)
-"""The variables that are no option of a command."""
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -218,16 +203,12 @@ def keys() -> Findings:
 
 def variables(environment: Mapping[str, str]) -> Findings:
     """Check the names of environment variables: a wrong name has no effect, and no error."""
-    known = {setting.variable for setting in SETTINGS} | OTHERS
-    known |= {flag.variable for _, flag in FLAGS.values() if flag.variable}
-    known |= {each.variable for each in options_of(ServerOptions).values() if each.variable}
-    ours = sorted(each for each in environment if each.startswith(("PARLEY_", "A2ACLI_")))
-    unknown = [each for each in ours if each not in known and not each.startswith(FAMILIES)]
-    for name in unknown:
-        near = difflib.get_close_matches(name, known, 1)
-        remedy = f"did you mean {near[0]}?" if near else "parley config show lists the names"
+    unknown = unknown_variables(environment)
+    for name, near in unknown.items():
+        remedy = f"did you mean {near}?" if near else "parley config show lists the names"
         yield Finding("variables", "problem", f"{one_line(name)} is read by nothing", remedy)
     if not unknown:
+        ours = sorted(each for each in environment if each.startswith(("PARLEY_", "A2ACLI_")))
         yield Finding("variables", "ok", f"{', '.join(ours) or 'none'}")
 
 

@@ -89,16 +89,14 @@ def load(targets: Sequence[str]) -> dict[str, Agent]:
     return agents
 
 
-def load_tenants(tenants: Sequence[str]) -> dict[str, Agent]:
-    """Return the agents of the tenants by name.
+def load_tenants(tenants: Mapping[str, str]) -> dict[str, Agent]:
+    """Return the agents of the tenants, given by their targets, by name.
 
     Raises ``CommandFailure`` with the location of the error.
     """
     agents: dict[str, Agent] = {}
-    for tenant in tenants:
-        name, target = parse_tenant(tenant)
-        if name in agents:
-            raise UsageFailure(f"--tenant: {name!r} is given twice")
+    for name, text in tenants.items():
+        target = parse_tenant(name, text)
         found = _found(target)
         if isinstance(found, Mapping):
             raise UsageFailure(
@@ -110,15 +108,14 @@ def load_tenants(tenants: Sequence[str]) -> dict[str, Agent]:
     return agents
 
 
-def parse_tenant(text: str) -> tuple[str, AgentTarget]:
-    """Return the name and the target of a tenant. Raises ``UsageFailure`` for another form."""
-    name, equals, location = text.partition("=")
-    if not equals or not name or not location:
+def parse_tenant(name: str, location: object) -> AgentTarget:
+    """Return the target of a tenant. Raises ``UsageFailure`` for another form."""
+    if not isinstance(location, str):
         raise UsageFailure(
-            f"--tenant: {text!r} is not the name of a tenant and its agent",
-            hint="give it as NAME=path/to/agent.py, or NAME=package.module:name",
+            f"tenants: {name!r} is not the target of an agent",
+            hint=f'{name} = "path/to/agent.py", or {name} = "package.module:name"',
         )
-    return name, parse_target(location)
+    return parse_target(location)
 
 
 def folders(targets: Sequence[str]) -> list[Path]:

@@ -233,6 +233,8 @@ class ServerEnvelope:
         """Set the app that serves it, with its agents by path."""
         self._app = app
         self._endpoints = endpoints
+        if self._keys is not None:
+            app.lifecycle.on_reload(self._keys.reload)
 
     async def start(self) -> None:
         """Prepare to fetch keys that senders publish."""

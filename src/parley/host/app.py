@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any, Unpack
@@ -17,6 +17,7 @@ from parley.engine.service.service import AgentService
 from parley.files.objects import FilesUnavailable
 from parley.host.banner import banner, write_banner
 from parley.host.bindings import BoundBinding, ServerParts, bindings_of, check_paths
+from parley.host.configuration import Configuration, Reloading, configured
 from parley.host.files import open_files
 from parley.host.host import Agents, Host, placed
 from parley.host.metrics import MetricsPage
@@ -58,7 +59,8 @@ def asgi(agents: Agents | None = None, **options: Unpack[AppKeywords]) -> App:
     file, ``postgresql://user@host/database`` for many processes. ``url`` is the public address of
     the app, needed where the ``Host`` of requests does not show it. ``auth`` or ``caller``
     identifies callers, who own their tasks; ``limits`` bounds the usage of each caller.
-    ``docs/reference/server-options.md`` lists all options: the fields of ``ServerOptions``.
+    ``config`` names a file with further options. ``docs/reference/server-options.md`` lists all:
+    the fields of ``ServerOptions``.
 
     To mount the app in another one, pass ``lifespan=app.lifespan`` to the outer app: the lifespan
     starts and stops the agents. Raises ``ValueError`` for agents or options that cannot be served,
@@ -69,15 +71,23 @@ def asgi(agents: Agents | None = None, **options: Unpack[AppKeywords]) -> App:
             f"an app does not listen, so asgi takes no {others[0]}: give it to parley.serve, or to "
             "the server that runs the app"
         )
-    given: dict[str, Any] = {"store": "memory:", **options}
-    return open_app(agents, ServerOptions(**given))
+    known, settings = configured(options, store="memory:")
+    return open_app(agents, known, settings=settings)
 
 
-def open_app(agents: Agents | None, options: ServerOptions, *, shows_errors: bool = False) -> App:
+def open_app(
+    agents: Agents | None,
+    options: ServerOptions,
+    *,
+    shows_errors: bool = False,
+    settings: Configuration | None = None,
+    apply: Mapping[str, Callable[[Any], None]] = {},
+) -> App:
     """Return the app of agents with these options. Raises the errors of ``asgi``.
 
     With ``shows_errors`` callers get the details of exceptions: only for an app that this machine
-    alone reaches.
+    alone reaches. ``settings`` are the sources of the options, which a reload reads again;
+    ``apply`` has the functions for further settings that can be reloaded.
     """
     host = Host(
         placed(agents, options.tenants),
@@ -95,7 +105,11 @@ def open_app(agents: Agents | None, options: ServerOptions, *, shows_errors: boo
     if options.access_log:
         observed.access.setLevel(logging.INFO)
     host.audit.settings |= {**options.record(), "signing_keys": _signer_names(host.signing_keys)}
-    return app_of(host)
+    app = app_of(host)
+    if settings is not None:
+        reloading = Reloading(settings, {"limits": host.limits.declare, **apply})
+        app.lifecycle.on_reload(reloading.reload)
+    return app
 
 
 def _signer_names(keys: SigningKeys | None) -> list[str]:
@@ -173,6 +187,8 @@ def app_of(host: Host, *, caller: Identify | None = None) -> App:
         signing_keys=host.signing_keys if endpoints else None,
         metrics=None if host.metrics is None else MetricsPage(host.metrics),
     )
+    if host.signing_keys is not None:
+        app.lifecycle.on_reload(host.signing_keys.reload)
     app.bindings = bound
     for each in bound.values():
         each.serve(app, endpoints)
@@ -256,6 +272,7 @@ def serve(
     gRPC as well. A ``host`` that other machines can reach needs agents that require credentials,
     or ``caller=`` to identify callers, or ``allow_anonymous`` to let everyone call. ``workers``
     are forked from this process, which calls ``on_listening``; they open the agents' resources.
+    ``config`` names a file with further options; SIGHUP reads it, certificates and keys again.
     ``docs/reference/server-options.md`` lists all options: the fields of ``ServerOptions``.
 
     Raises ``ValueError`` for agents or options that cannot be served, and ``SystemExit`` with the
@@ -263,9 +280,8 @@ def serve(
     """
     from parley.server.sockets import ListenError
 
-    given: Any = options
-    known = ServerOptions(**given)
-    app = open_app(agents, known)
+    known, settings = configured(options)
+    app = open_app(agents, known, settings=settings)
 
     def started(address: str) -> None:
         write_banner(banner_of(app, agents, known, address))

@@ -43,7 +43,7 @@ def read_egress(
         try:
             given = given.adding(listed) if field == "allow" else given.denying(listed)
         except ValueError as error:
-            raise ValueError(f"egress, {field} ({variable}): {error}") from error
+            raise ValueError(f"egress_{field} ({variable}): {error}") from error
     return given
 
 

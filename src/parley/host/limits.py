@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from importlib.util import find_spec
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
@@ -12,7 +13,7 @@ from parley.engine.turn.usage import AgentMeter
 from parley.extensions.usage import USAGE
 from parley.host.options import ServerOptions
 from parley.model.distribution import install_command
-from parley.security.limits.agent_limits import AgentLimits
+from parley.security.limits.agent_limits import AgentLimits, measures_turns
 from parley.security.limits.counters import (
     Counters,
     DailyCounters,
@@ -30,7 +31,8 @@ class HostLimits:
 
     The limits of the server (``options.limits``) apply to all agents together. A Redis bus counts
     rates for all replicas; otherwise the store counts. Usage is counted for all agents with
-    ``options.usage``, and otherwise for agents with the usage extension or with a budget.
+    ``options.usage``, and otherwise for agents with the usage extension or with a budget. With
+    ``options.config``, ``declare`` may replace the limits of the server.
 
     Raises ``ValueError`` for a limit of a skill that no agent has.
     """
@@ -44,8 +46,9 @@ class HostLimits:
             for extension in agent.extensions
             for method in extension.methods
         ]
-        server, usage = parse_limits(options.limits, operations=methods), options.usage
-        _check_skills(server, agents)
+        self._parse = partial(_parsed, agents=agents, methods=methods)
+        server, usage = self._parse(options.limits), options.usage
+        changes = options.config is not None
         self._closes: dict[str, Callable[[], Awaitable[None]]] = {}
         self._begins: list[Callable[[], None]] = []
         self.usage: UsageMeter | None = None
@@ -54,7 +57,9 @@ class HostLimits:
             agent.key for agent in agents if any(each.uri == USAGE for each in agent.extensions)
         }
         asking = [
-            agent for agent in agents if server or usage or agent.limits or agent.key in extended
+            agent
+            for agent in agents
+            if changes or server or usage or agent.limits or agent.key in extended
         ]
         if not asking:
             return
@@ -64,7 +69,8 @@ class HostLimits:
             self.usage = UsageMeter(store, store.now)
             self._begins.append(self.usage.start)
             self._closes["the count of usage"] = self.usage.close
-        counters, daily = self._counters(store, options.bus if Rate in kinds else None)
+        counts = Rate in kinds or (changes and find_spec("limits") is not None)
+        counters, daily = self._counters(store, options.bus if counts else None)
         streams: Counter[str] = Counter()
         for agent in asking:
             self.by_agent[agent.key] = AgentLimits(
@@ -76,7 +82,24 @@ class HostLimits:
                 streams=streams,
                 usage=self.usage if meters_all or agent.key in extended else None,
                 now=store.now,
+                changes=changes,
             )
+
+    def declare(self, limits: Iterable[str]) -> None:
+        """Replace the limits of the server, of a server with a file of settings.
+
+        Raises ``ValueError`` for a limit that needs a restart, and for texts that are no limits.
+        """
+        server = self._parse(limits)
+        agents = self.by_agent.values()
+        metered, measured = all(a.usage for a in agents), all(a.measures_turns for a in agents)
+        for limit in server:
+            if measures_turns(limit) and not (metered if isinstance(limit, Budget) else measured):
+                raise ValueError(
+                    f"the limit {limit.text!r} needs a restart: turns are not measured now"
+                )
+        for each in agents:
+            each.declare(server)
 
     def _counters(self, store: TaskStore, bus: object) -> tuple[Counters, Counters]:
         """Return the counters of rates, and the counters of messages and tasks per day."""
@@ -123,7 +146,10 @@ def redis_for_limits(bus: object) -> tuple[str, str] | None:
     return urlunsplit(parts._replace(query=urlencode(query))), f"{prefix}limits"
 
 
-def _check_skills(server: Iterable[Limit], agents: Sequence[AgentDescription]) -> None:
+def _parsed(
+    limits: Iterable[str], *, agents: Sequence[AgentDescription], methods: Iterable[str]
+) -> tuple[Limit, ...]:
+    server = parse_limits(limits, operations=methods)
     known = {skill for agent in agents for skill in agent.skills}
     for limit in server:
         for name in () if isinstance(limit, SizeLimit) else limit.applies.skills:
@@ -132,3 +158,4 @@ def _check_skills(server: Iterable[Limit], agents: Sequence[AgentDescription]) -
                     f"the limit {limit.text!r} names the skill {name!r}, which no agent here "
                     f"has; there are {', '.join(sorted(known))}"
                 )
+    return server

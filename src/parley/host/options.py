@@ -1,4 +1,4 @@
-"""The options of a server: keyword, flag, environment variable, documentation and audit of each.
+"""The options of a server: keyword, flag, variable, documentation and audit of each.
 
 A field of ``ServerOptions`` is the option: it gives the keyword of ``parley.asgi`` and
 ``parley.serve``, its type and its default. Its ``Option`` gives the flag of ``parley serve``, the
@@ -59,13 +59,19 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     Raises ``ValueError`` and ``TypeError`` for options that no server can have.
     """
 
-    host: Annotated[
-        str, Option("Address to listen on; 0.0.0.0 for all.", metavar="HOST", variable="")
-    ] = "127.0.0.1"
-    # No environment variable: Kubernetes sets PARLEY_PORT for a service named parley.
-    port: Annotated[
-        int, Option("Port to listen on; 0 takes a free one.", metavar="PORT", variable="")
-    ] = 9999
+    host: Annotated[str, Option("Address to listen on; 0.0.0.0 for all.", metavar="HOST")] = (
+        "127.0.0.1"
+    )
+    port: Annotated[int, Option("Port to listen on; 0 takes a free one.", metavar="PORT")] = 9999
+    config: Annotated[
+        str | Path | None,
+        Option(
+            "A file of settings (TOML), read with all these variables. Keywords, flags and "
+            "variables take precedence over it.",
+            metavar="PATH",
+            default="parley.toml in the current folder for parley serve; none for keywords",
+        ),
+    ] = None
     store: Annotated[
         str | TaskStore,
         Option(
@@ -392,7 +398,8 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
             "credentials are PARLEY_TOKEN or PARLEY_API_KEY with PARLEY_AUTH_ORIGIN.",
             metavar="URL",
             panel=_CATALOG,
-            variable="",  # PARLEY_REGISTRY is another option: the registry that commands search
+            # PARLEY_REGISTRY is another option: the registry that commands search
+            variable="PARLEY_SERVER_REGISTRY",
         ),
     ] = None
 
@@ -467,6 +474,7 @@ class AppKeywords(TypedDict, total=False):
     url: str | None
     tenants: Mapping[str, Agent] | None
     drain: float
+    config: str | Path | None
     settings: Settings | None
     middleware: Iterable[AnyMiddleware]
     bindings: Iterable[ServerBinding]

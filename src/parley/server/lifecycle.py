@@ -36,6 +36,7 @@ class Lifecycle:
         self._unavailable_reason = unavailable_reason
         self._starting: asyncio.Task[None] | None = None
         self._drain_callbacks: list[Callable[[], None]] = []
+        self._reload_callbacks: list[Callable[[], Awaitable[str]]] = []
         self.started = False
         self.draining = False
 
@@ -50,6 +51,22 @@ class Lifecycle:
         """Call ``callback`` when the server begins to drain. Return a function that undoes this."""
         self._drain_callbacks.append(callback)
         return lambda: self._drain_callbacks.remove(callback)
+
+    def on_reload(self, callback: Callable[[], Awaitable[str]]) -> None:
+        """Call ``callback`` when the server reads its files again. It returns what has changed."""
+        self._reload_callbacks.append(callback)
+
+    async def reload(self) -> None:
+        """Read files and settings again, and log what has changed."""
+        changes = []
+        for callback in self._reload_callbacks:
+            try:
+                changes.append(await callback())
+            except Exception:
+                _log.exception("a part of the server cannot be reloaded")
+        changed = "; ".join(filter(None, changes)) or "nothing has changed"
+        level = max(logging.INFO, _log.getEffectiveLevel())  # an operator waits for the line
+        _log.log(level, "reloaded: %s", changed)
 
     async def start(self) -> None:
         """Start the agents. Raises the errors of the startup."""

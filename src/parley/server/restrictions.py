@@ -56,6 +56,8 @@ def read_restrictions(given: Mapping[str, Any]) -> dict[str, Restriction]:
                 )
             found[name] = Restriction()
             continue
+        if isinstance(value, str):
+            value = value.split(",")
         what = f'the setting restrict of {name!r} is "{AUTHENTICATED}" or a list, which'
         among = networks(value, what=what) if isinstance(value, list | tuple) else ()
         if not among:

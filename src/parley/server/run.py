@@ -6,7 +6,11 @@ import asyncio
 import contextlib
 import gc
 import logging
+import os
+import signal
 import socket
+import sys
+import threading
 from collections.abc import AsyncIterator, Callable, Iterable
 
 from starlette.types import ASGIApp, Scope
@@ -52,12 +56,15 @@ def run(
     ``port`` 0 selects a free port; ``on_listening`` is called with the address once the server
     accepts requests. ``grpc`` serves gRPC in addition to HTTP. With ``tls`` the server uses HTTPS,
     and gRPC uses the same certificate unless it has its own. The first signal drains: streams end,
-    and current requests have ``grace`` seconds. The second one exits at once.
+    and current requests have ``grace`` seconds. The second one exits at once. SIGHUP reloads files
+    and settings, or, if the terminal has closed, ends the server.
 
     Without ``allow_anonymous``, an app that everyone may call is not served on addresses that other
     machines can reach. Raises ``ListenError``, and the errors of the app's startup.
     """
     encryption = _encryption(app, tls)
+    if encryption is not None:
+        app.lifecycle.on_reload(encryption.reload)
     shared = ListeningAddress(host, port, grpc) if workers > 1 else None
     sockets = listen(host, port) if shared is None else shared.sockets
     try:
@@ -83,7 +90,8 @@ def run(
             )
             # Made here, because it imports gRPC, which is slow and should not block the event loop.
             grpc_serving = over_grpc(app, over, host, address, grace, encryption)
-            _run(app, server, own, _watching(encryption), grpc_serving)
+            around = _watching(encryption), grpc_serving, _reloading(app, server)
+            _run(app, server, own, *around)
 
         if shared is None:
             serve(sockets, started)
@@ -123,6 +131,32 @@ def _run(
             raise
     finally:
         _close_runner(runner)
+
+
+@contextlib.asynccontextmanager
+async def _reloading(app: App, server: Http1Server) -> AsyncIterator[None]:
+    """Reload on SIGHUP within the context. A closed terminal sends SIGHUP too: the server ends."""
+    if sys.platform == "win32" or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    loop, asked, has_terminal = asyncio.get_running_loop(), asyncio.Event(), os.isatty(0)
+
+    async def reload() -> None:
+        while await asked.wait():
+            asked.clear()
+            if has_terminal and not os.isatty(0):
+                server.end()
+            else:
+                await app.lifecycle.reload()
+
+    before = signal.signal(signal.SIGHUP, lambda *_: loop.call_soon_threadsafe(asked.set))
+    task = asyncio.create_task(reload())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before)
+        task.cancel()
+        await asyncio.wait([task])
 
 
 def _close_runner(runner: asyncio.Runner) -> None:

@@ -23,120 +23,203 @@ _AUTHORITY = re.compile(r"(?:(?:https?://)?[^\s/]+:\d{1,5})?")
 _ORIGIN = re.compile(r"https?://[^/\s,]+")
 
 
+_AMOUNTS = "How much"
+_CALLERS = "Who may call"
+_SENT = "What is sent"
+_TIMES = "Times"
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of a server. Times are in seconds.
+    """The limits, times (in seconds) and rules of a server (``docs/reference/settings.md``).
 
-    ``max_body_bytes``, ``max_depth`` (nesting of the JSON) and ``max_parts`` (of one message) limit
-    a request. ``max_body_bytes_held`` limits all requests together that are incomplete or wait for
-    an earlier answer. ``address_share`` is the part of it that one address may use, and always one
-    request of ``max_body_bytes``; behind a proxy, set it to 1. ``max_unsent_bytes`` limits all
-    unread answers; beyond it, the answer without progress for longest is aborted. ``send_buffer``
-    limits the bytes of one stream for a slow reader; one event may exceed it.
-
-    ``max_streams`` limits open streams, ``max_blocking_requests`` requests that wait for a reply.
-    ``max_file_bytes`` limits a file by reference, ``max_file_transfers`` the concurrent uploads and
-    downloads. ``inline_file_bytes`` is on the card: callers should send files up to that size in
-    messages. ``max_uploads`` and ``max_upload_bytes`` limit the files of one caller that belong to
-    no task, including unfinished ones; unidentified callers share one such allowance. After
-    ``upload_timeout`` an upload expires; a complete file without a task expires that long after its
-    last byte. ``file_link_timeout`` is the time that a signed address of a file is valid.
-    ``caller_share`` is the part of streams, waiting requests or transfers that one known caller may
-    use.
-
-    ``max_connections`` limits the connections of HTTP, and of gRPC, within the limits of the system
-    for a process. Over HTTP one address has ``address_share`` of them, and at least 100.
-    ``head_timeout`` runs from the first byte of a request to the end of its headers,
-    ``body_timeout`` for its body; each 4 KiB received extend it by a second, and no pause may last
-    as long. For gRPC they apply to the handshake of a connection and to a whole message. After
-    ``keep_alive`` of silence a stream sends a comment. Only this package's own server enforces
-    ``max_connections``, ``head_timeout`` and ``body_timeout``, and the limits on messages and pings
-    of WebSockets.
-
-    ``max_sockets`` limits open WebSockets (0: none are accepted), ``max_sockets_per_address`` the
-    sockets from one address (of an IPv6 network, /64), ``max_sockets_per_caller`` the sockets of
-    one known caller. ``max_socket_message_bytes`` limits a message over a socket; 0 is
-    ``max_body_bytes``. A client is pinged every ``socket_ping_interval``, and disconnected if it
-    sends nothing for ``socket_ping_timeout`` after that.
-
-    ``missing_version``: What to do with a 1.0 request that lacks ``A2A-Version``: ``"0.3"`` rejects
-    it with a hint (§3.6.2), ``"1.0"`` serves it. Requests of 0.3 are always served. ``GET /tasks``
-    and ``GET /tasks/{id}`` without the header are served in this version.
-
-    ``card``: The agent card for callers that name no version. ``"merged"`` is readable by clients
-    of every version, ``"1.0"`` is exactly that version's. ``card_max_age``: The time that caches
-    may keep an agent card. ``page``: Answer browsers at the address of an agent, and at the root of
-    a server of several, with a page for people. ``docs``: Serve the OpenAPI document of HTTP+JSON
-    at ``openapi.json`` below an agent's address. ``grpc_address``: The ``host:port`` of gRPC on
-    cards, if it differs from the host that callers see and the port that
-    gRPC listens on. ``grpc_on_card``: List gRPC on cards. Some clients reject a card that lists it.
-    ``cors_origins``: Origins whose pages may call, ``"*"`` for all.
-
-    ``trust_proxy``: Trust ``X-Forwarded-Host``, ``-Prefix``, ``-Proto`` and ``-For``. Only for a
-    server that is reachable solely through a proxy that sets them. ``auth_failures_per_minute``:
-    The number of credentials of an address (of an IPv6 network, /64), and of one user or key, that
-    may be rejected per minute: further requests with credentials get status 429. 0 is no limit.
-    With ``trust_proxy`` the address is the last one in ``X-Forwarded-For``.
-    ``webhook_calls_per_minute`` and ``max_webhook_calls``: The number of requests that one webhook
-    host, or address, gets per minute and concurrently, from all callers and replicas together.
-
-    ``allowed_hosts``: Hosts that requests may name in addition to the server's own, such as
-    ``example.com``, ``*.example.com`` (its subdomains), ``example.com:8443`` or ``"*"`` for all;
-    others get status 421. Without any, only connections to loopback addresses are checked, against
-    DNS rebinding. ``restrict``: The audience of the endpoints ``card``, ``page``, ``docs`` (the
-    OpenAPI document, and reflection of gRPC), ``health``, ``agents``, ``callbacks``, ``jwks``
-    (the public keys of the server) and ``metrics``: ``"authenticated"`` callers, or a list of
-    networks, as in
-    ``{"docs": "authenticated", "health": ["10.0.0.0/8"]}``. The address is the connection's, with
-    ``trust_proxy`` the last one in ``X-Forwarded-For``. ``hsts_max_age``: The time for which
-    browsers that used HTTPS use only HTTPS for the host (``Strict-Transport-Security``); 0 leaves
-    the header out.
+    Only this package's own server enforces ``max_connections``, ``head_timeout`` and
+    ``body_timeout``, and the limits on messages and pings of WebSockets.
 
     Raises ``ValueError`` for a value out of range.
     """
 
-    max_body_bytes: int = 10 * 1024 * 1024
-    max_body_bytes_held: int = 256 * 1024 * 1024
-    address_share: float = 0.25
-    max_unsent_bytes: int = 256 * 1024 * 1024
-    max_depth: int = 100
-    max_parts: int = 1000
-    keep_alive: float = 15.0
-    send_buffer: int = 64 * 1024
-    max_streams: int = 10_000
-    max_blocking_requests: int = 10_000
-    caller_share: float = 0.5
-    max_file_bytes: int = 5 * 1024 * 1024 * 1024
-    inline_file_bytes: int = 1024 * 1024
-    max_file_transfers: int = 1_000
-    max_uploads: int = 100
-    max_upload_bytes: int = 20 * 1024 * 1024 * 1024
-    upload_timeout: float = 24 * 60 * 60
-    file_link_timeout: float = 24 * 60 * 60
-    max_connections: int = 25_000
-    max_sockets: int = 10_000
-    max_sockets_per_address: int = 1_000
-    max_sockets_per_caller: int = 1_000
-    max_socket_message_bytes: int = 0
-    socket_ping_interval: float = 20.0
-    socket_ping_timeout: float = 20.0
-    head_timeout: float = 10.0
-    body_timeout: float = 30.0
-    cors_origins: tuple[str, ...] = ()
+    max_body_bytes: Annotated[
+        int, Option("The size limit of a request.", "BYTES", _AMOUNTS, default="10 MiB")
+    ] = 10 * 1024 * 1024
+    max_body_bytes_held: Annotated[
+        int,
+        Option(
+            "The limit of all requests together that are incomplete or wait for an earlier answer; "
+            "more get 503.",
+            "BYTES",
+            _AMOUNTS,
+            default="256 MiB",
+        ),
+    ] = 256 * 1024 * 1024
+    address_share: Annotated[
+        float,
+        Option(
+            "The part of connections and of held bytes that one address may use, and always one "
+            "request of max_body_bytes and 100 connections over HTTP; behind a proxy, 1.",
+            "SHARE",
+            _AMOUNTS,
+        ),
+    ] = 0.25
+    max_unsent_bytes: Annotated[
+        int,
+        Option(
+            "The limit of all unread answers; beyond it, the answer without progress for longest "
+            "is aborted.",
+            "BYTES",
+            _AMOUNTS,
+            default="256 MiB",
+        ),
+    ] = 256 * 1024 * 1024
+    max_depth: Annotated[int, Option("The nesting limit of JSON.", "N", _AMOUNTS)] = 100
+    max_parts: Annotated[int, Option("The most parts of one message.", "N", _AMOUNTS)] = 1000
+    keep_alive: Annotated[
+        float, Option("The silence after which a stream sends a comment.", "TIME", _TIMES)
+    ] = 15.0
+    send_buffer: Annotated[
+        int,
+        Option(
+            "The bytes of one stream that are held for a slow reader; one event may exceed it.",
+            "BYTES",
+            _AMOUNTS,
+            default="64 KiB",
+        ),
+    ] = 64 * 1024
+    max_streams: Annotated[int, Option("The most open streams.", "N", _AMOUNTS)] = 10_000
+    max_blocking_requests: Annotated[
+        int, Option("The most requests that wait for a reply.", "N", _AMOUNTS)
+    ] = 10_000
+    caller_share: Annotated[
+        float,
+        Option(
+            "The part of streams, waiting requests or file transfers that one known caller may "
+            "use.",
+            "SHARE",
+            _AMOUNTS,
+        ),
+    ] = 0.5
+    max_file_bytes: Annotated[
+        int, Option("The size limit of a file by reference.", "BYTES", _AMOUNTS, default="5 GiB")
+    ] = 5 * 1024 * 1024 * 1024
+    inline_file_bytes: Annotated[
+        int,
+        Option(
+            "The size, on the card, up to which callers should send files in messages.",
+            "BYTES",
+            _AMOUNTS,
+            default="1 MiB",
+        ),
+    ] = 1024 * 1024
+    max_file_transfers: Annotated[
+        int, Option("The most concurrent uploads and downloads.", "N", _AMOUNTS)
+    ] = 1_000
+    max_uploads: Annotated[
+        int,
+        Option(
+            "The most files of one caller that belong to no task, including unfinished ones; "
+            "unidentified callers share one such allowance.",
+            "N",
+            _AMOUNTS,
+        ),
+    ] = 100
+    max_upload_bytes: Annotated[
+        int, Option("The size limit of these files.", "BYTES", _AMOUNTS, default="20 GiB")
+    ] = 20 * 1024 * 1024 * 1024
+    upload_timeout: Annotated[
+        float,
+        Option(
+            "The time after which an upload expires; a complete file without a task expires that "
+            "long after its last byte.",
+            "TIME",
+            _TIMES,
+        ),
+    ] = 24 * 60 * 60.0
+    file_link_timeout: Annotated[
+        float, Option("The time that a signed address of a file is valid.", "TIME", _TIMES)
+    ] = 24 * 60 * 60.0
+    max_connections: Annotated[
+        int,
+        Option(
+            "The most connections over HTTP, and as many over gRPC, within the limits of the "
+            "system for a process.",
+            "N",
+            _AMOUNTS,
+        ),
+    ] = 25_000
+    max_sockets: Annotated[
+        int, Option("The most open WebSockets; 0 accepts none.", "N", _AMOUNTS)
+    ] = 10_000
+    max_sockets_per_address: Annotated[
+        int, Option("The most from one address (of an IPv6 network, /64).", "N", _AMOUNTS)
+    ] = 1_000
+    max_sockets_per_caller: Annotated[
+        int, Option("The most of one known caller.", "N", _AMOUNTS)
+    ] = 1_000
+    max_socket_message_bytes: Annotated[
+        int,
+        Option(
+            "The size limit of a message over a WebSocket; 0 is max_body_bytes.", "BYTES", _AMOUNTS
+        ),
+    ] = 0
+    socket_ping_interval: Annotated[
+        float, Option("The interval of pings to a WebSocket.", "TIME", _TIMES)
+    ] = 20.0
+    socket_ping_timeout: Annotated[
+        float, Option("The silence after a ping that ends a WebSocket.", "TIME", _TIMES)
+    ] = 20.0
+    head_timeout: Annotated[
+        float,
+        Option(
+            "The time from the first byte of a request to the end of its headers; for gRPC, of a "
+            "connection's handshake.",
+            "TIME",
+            _TIMES,
+        ),
+    ] = 10.0
+    body_timeout: Annotated[
+        float,
+        Option(
+            "The time for the body of a request, and the longest pause; each 4 KiB received "
+            "extend it by a second. For gRPC, of a whole message.",
+            "TIME",
+            _TIMES,
+        ),
+    ] = 30.0
+    cors_origins: Annotated[
+        tuple[str, ...],
+        Option(
+            "An origin whose pages may call, or * for all; repeat it.",
+            "ORIGIN",
+            _CALLERS,
+            flag="--cors-origin",
+        ),
+    ] = ()
     missing_version: Annotated[
         Literal["0.3", "1.0"],
         Option(
-            "The version of a request that names none: 0.3, as the specification says, or 1.0, "
-            "which also reads the forms of 0.3 in introductory texts.",
+            "The version of a 1.0 request without A2A-Version: 0.3 rejects it with a hint, as the "
+            "specification says, 1.0 serves it, and reads the forms of 0.3 in introductory texts. "
+            "GET /tasks and GET /tasks/{id} without the header are served in this version.",
             choices=("0.3", "1.0"),
         ),
     ] = "0.3"
-    card: Literal["merged", "1.0"] = "merged"
-    card_max_age: int = 60
+    card: Annotated[
+        Literal["merged", "1.0"],
+        Option(
+            "The agent card for callers that name no version: merged, which clients of every "
+            "version can read, or exactly 1.0's.",
+            choices=("merged", "1.0"),
+        ),
+    ] = "merged"
+    card_max_age: Annotated[
+        int, Option("The time that caches may keep an agent card.", "TIME", _TIMES)
+    ] = 60
     page: Annotated[
         bool,
         Option("Do not answer browsers with a page about the agent.", flag="--no-page", sets=False),
     ] = True
-    docs: bool = True
+    docs: Annotated[bool, Option("Do not serve /openapi.json.", flag="--no-docs", sets=False)] = (
+        True
+    )
     metrics: Annotated[
         bool,
         Option(
@@ -144,7 +227,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             "who reads it."
         ),
     ] = False
-    grpc_address: str = ""
+    grpc_address: Annotated[
+        str,
+        Option(
+            "The address of gRPC on cards, if it differs from the host that callers see and the "
+            "port that gRPC listens on.",
+            "HOST:PORT",
+        ),
+    ] = ""
     grpc_on_card: Annotated[
         bool,
         Option(
@@ -154,15 +244,39 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             sets=False,
         ),
     ] = True
-    trust_proxy: bool = False
-    auth_failures_per_minute: int = 30
-    webhook_calls_per_minute: int = 6000
-    max_webhook_calls: int = 128
+    trust_proxy: Annotated[
+        bool,
+        Option(
+            "Trust X-Forwarded-Host, -Prefix, -Proto and -For. Only for a server that is reachable "
+            "solely through a proxy that sets them.",
+            panel=_CALLERS,
+        ),
+    ] = False
+    auth_failures_per_minute: Annotated[
+        int,
+        Option(
+            "How many credentials of an address (of an IPv6 network, /64), and of one user or key, "
+            "may be rejected per minute: further requests with credentials get 429. 0 is no limit.",
+            "N",
+            _CALLERS,
+        ),
+    ] = 30
+    webhook_calls_per_minute: Annotated[
+        int,
+        Option(
+            "The most requests per minute to one webhook host, or address, from all callers and "
+            "replicas together.",
+            "N",
+            _SENT,
+        ),
+    ] = 6000
+    max_webhook_calls: Annotated[int, Option("The same, at once.", "N", _SENT)] = 128
     allowed_hosts: Annotated[
         tuple[str, ...],
         Option(
-            "A host that requests may name besides this machine's own, such as example.com, "
-            "*.example.com, example.com:8443, or * for all; repeat it.",
+            "A host that requests may name besides the server's own, such as example.com, "
+            "*.example.com (its subdomains), example.com:8443, or * for all; repeat it. Others get "
+            "421. Without any, only connections to loopback addresses are checked.",
             flag="--allowed-host",
             metavar="HOST",
         ),
@@ -174,16 +288,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             "metrics): authenticated callers, or networks, as in docs=authenticated or "
             "health=10.0.0.0/8,127.0.0.1; repeat it.",
             metavar="ENDPOINT=WHO",
-            panel="Who may call",
+            panel=_CALLERS,
         ),
     ] = {}
     hsts_max_age: Annotated[
         int,
         Option(
-            "Do not tell browsers to use only HTTPS for this host.",
-            flag="--no-hsts",
-            panel="Who may call",
-            sets=0,
+            "The time for which browsers that used HTTPS use only HTTPS for the host; 0 leaves "
+            "Strict-Transport-Security out.",
+            "TIME",
+            _CALLERS,
+            default="365d",
         ),
     ] = 365 * 24 * 60 * 60
 
@@ -386,9 +501,14 @@ class GrpcOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if (self.cert is None) != (self.key is None):
-            raise ValueError("TLS for gRPC takes a certificate and its key: give both")
+            raise ValueError(
+                "TLS for gRPC takes a certificate and its key: give both, grpc_cert and grpc_key"
+            )
         if self.client_ca is not None and self.cert is None:
-            raise ValueError("certificates of callers need TLS: give a certificate and its key")
+            raise ValueError(
+                "certificates of callers need TLS: give a certificate and its key (grpc_cert, "
+                "grpc_key) together with grpc_client_ca"
+            )
         if not all(_is_installed(module) for module in ("grpc", "google.protobuf")):
             raise ValueError(NEEDED)
 
@@ -400,7 +520,7 @@ def grpc_options(port: int | None, **others: str | Path | None) -> GrpcOptions |
     """
     if port is not None:
         return GrpcOptions(port=port, **others)  # type: ignore[arg-type]
-    given = [name for name, value in others.items() if value is not None]
+    given = [f"grpc_{name}" for name, value in others.items() if value is not None]
     if given:
         raise ValueError(f"gRPC needs a port; {', '.join(given)} alone have no effect")
     return None

@@ -441,6 +441,13 @@ class ReloadingTls:
             if stamp != self._stamp:
                 await self._reload(stamp)
 
+    async def reload(self) -> str:
+        """Read the files if they have changed. Return what is new, for the log."""
+        before, stamp = self.files, await asyncio.to_thread(stamp_of, self.options)
+        if stamp != self._stamp:
+            await self._reload(stamp)
+        return "" if self.files is before else f"the certificate {self.options.cert}"
+
     async def _reload(self, stamp: Stamp) -> None:
         """Use the current files, if they are usable and stay the same meanwhile."""
         cert = self.options.cert

@@ -85,7 +85,7 @@ class Workers:
     ``serve`` gets a function that it calls when it accepts requests. The first worker starts alone,
     and migrates the store; if it cannot start, its exception ends it as without workers, and the
     parent exits with its status. SIGTERM and SIGINT drain all workers, a second one kills them;
-    SIGHUP reaches all. Workers drain when the parent dies; after ``grace`` seconds more they exit.
+    SIGHUP reaches all, unless the terminal has closed: then it drains them too. Workers drain when the parent dies; after ``grace`` seconds more they exit.
     """
 
     def __init__(
@@ -108,6 +108,7 @@ class Workers:
             raise ValueError("workers take signals: serve in the main thread, or with workers=1")
         self._parent, self._ended = os.getpid(), ended
         self._before = {each: signal.signal(each, self._handle) for each in self._signals}
+        self._has_terminal = os.isatty(0)
         # Workers read its end when their parent is gone, however that died.
         self._lifeline, self._held = os.pipe()
         try:
@@ -209,7 +210,8 @@ class Workers:
     # -- signals ---------------------------------------------------------------------------------
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if number == signal.SIGHUP:
+        is_closed = self._has_terminal and not os.isatty(0)
+        if number == signal.SIGHUP and not is_closed:
             self._was_hung_up = True
             self._send(signal.SIGHUP)
         elif self._is_ending:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from parley.cli.doctor import FAMILIES, OTHERS
+from parley.cli.settings.server import unknown_variables
 from tests.kit.processes import Running, free_port
 
 AGENT = "from parley import Agent\nagent = Agent('Echo')\n\n@agent.skill\n"
@@ -75,13 +75,6 @@ def test_a_used_port_says_who_has_it_and_an_agent_is_asked(parley, tmp_path):
 
 
 def test_every_variable_that_the_code_names_is_known():
-    from parley.cli.settings.server import FLAGS
-    from parley.cli.settings.table import SETTINGS
-    from parley.host.options import ServerOptions, options_of
-
-    known = {*OTHERS, *(each.variable for each in SETTINGS)}
-    known |= {flag.variable for _, flag in FLAGS.values()}
-    known |= {each.variable for each in options_of(ServerOptions).values()}
     for path in SOURCE.rglob("*.py"):
         named = re.findall(r"\"((?:PARLEY|A2ACLI)_(?!ERR_)[A-Z_]*[A-Z])\"", path.read_text("utf-8"))
-        assert not [n for n in named if n not in known and not n.startswith(FAMILIES)], path
+        assert not unknown_variables(dict.fromkeys(named, "")), path

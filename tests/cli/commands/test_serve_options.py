@@ -215,9 +215,9 @@ def files(tmp_path):
     ("flags", "words"),
     [
         ((), "there is nothing to serve"),
-        (("--tenant", "echo.py"), "not the name of a tenant and its agent"),
-        (("--tenant", "=echo.py"), "not the name of a tenant and its agent"),
-        (("--tenant", "acme="), "not the name of a tenant and its agent"),
+        (("--tenant", "echo.py"), "is not of the form NAME=TARGET"),
+        (("--tenant", "=echo.py"), "is not of the form NAME=TARGET"),
+        (("--tenant", "acme="), "is not of the form NAME=TARGET"),
         (("--tenant", "a=echo.py", "--tenant", "a=other.py"), "'a' is given twice"),
         (("--tenant", "tasks=echo.py"), "a tenant cannot be named 'tasks'"),
         (("--tenant", "a/b=echo.py"), "a tenant's name is letters"),

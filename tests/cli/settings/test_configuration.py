@@ -5,9 +5,9 @@ import os
 import pytest
 
 from parley.cli.output.failures import UsageFailure
-from parley.cli.output.text import format_duration, parse_duration
 from parley.cli.settings import sources as settings_sources
 from parley.cli.settings.sources import SettingSource, parse, resolve, sources
+from parley.model.option import format_duration, parse_duration
 from tests.cli.scripted import TASK_ID, Answer, task
 
 

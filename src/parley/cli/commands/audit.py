@@ -16,11 +16,12 @@ from typer.core import TyperGroup
 
 from parley.cli.output.failures import CommandFailure, UsageFailure, wrong_usage
 from parley.cli.output.streams import Output, print_line
-from parley.cli.output.text import parse_span, visible_json
+from parley.cli.output.text import visible_json
 from parley.cli.settings.options import LOCAL_OPTIONS, Argument, CommandOption
 from parley.cli.settings.table import CommandSettings
 from parley.cli.store.acts import EXITS, PASSWORDS, InStore, StoreCommands, act, require_current
 from parley.cli.store.transfer import new_file, refuse_stdout
+from parley.model.option import parse_span
 from parley.store.admin.admin import StoreAdmin
 from parley.store.audit.trail import (
     LINES_PER_PRUNE,

@@ -12,7 +12,6 @@ import msgspec
 from parley.cli.commands.signing_keys import COMMANDS, TWO_KINDS, rotate_file
 from parley.cli.output.failures import CommandFailure, UsageFailure, wrong_usage
 from parley.cli.output.streams import Output
-from parley.cli.output.text import parse_span
 from parley.cli.settings.options import LOCAL_OPTIONS, Argument, CommandOption
 from parley.cli.settings.table import CommandSettings
 from parley.cli.store.acts import (
@@ -26,6 +25,7 @@ from parley.cli.store.acts import (
     require_current,
     with_record,
 )
+from parley.model.option import parse_span
 from parley.security.api_keys import STORE_SECRET, ApiKeyRecord, id_in, new_key
 from parley.security.credentials import hash_password
 from parley.store.admin.admin import StoreAdmin

@@ -15,7 +15,7 @@ import msgspec
 import typer
 
 from parley.cli.output.failures import UsageFailure, wrong_usage
-from parley.cli.output.streams import log_to_stderr, print_line
+from parley.cli.output.streams import log_to_stderr, print_line, set_log_level
 from parley.cli.output.text import one_line
 from parley.cli.settings.options import Argument, CommandOption
 from parley.cli.settings.server import ServeCommand, reporting, server_command
@@ -23,6 +23,7 @@ from parley.model.distribution import install_command
 
 if TYPE_CHECKING:
     from parley.agent.agent import Agent
+    from parley.host.configuration import Configuration
     from parley.host.options import ServerOptions
 
 ENVELOPE_KEYS = "PARLEY_ENVELOPE_KEYS"
@@ -49,31 +50,19 @@ Examples:
   parley serve agent.py --store postgresql://user@host/database --workers 4
 
 \b
-Options can also come from the environment: --store from PARLEY_STORE, --limit
-from PARLEY_LIMITS, where passwords are hidden from other users of the machine."""
+Options can also come from the environment (--store from PARLEY_STORE), where
+passwords are hidden from other users of the machine, and from parley.toml:
+  targets = ["agent.py"]
+  store = "sqlite:///tasks.db"
+  drain = "30s"
+SIGHUP reads the file, certificates and keys again. See: parley config check"""
 
 
 class Serve(msgspec.Struct, frozen=True):
     """The options of ``parley serve`` in addition to the options of a server."""
 
     targets: Annotated[tuple[str, ...], Argument("The agents to serve.", "[TARGET]...")] = ()
-    tenant: Annotated[
-        tuple[str, ...],
-        CommandOption(
-            "An agent that serves one tenant of the server's address; repeatable.", "NAME=TARGET"
-        ),
-    ] = ()
     reload: Annotated[bool, CommandOption("Restart when the agents' code changes.")] = False
-    envelope_keys: Annotated[
-        str,
-        CommandOption(
-            "The keys of senders that sign messages of the envelope protocol (parley keys share); "
-            "read again when they change.",
-            "FILE",
-            "Who may call",
-            variable=ENVELOPE_KEYS,
-        ),
-    ] = ""
 
 
 def register(app: typer.Typer) -> None:
@@ -87,16 +76,21 @@ def serve(command: ServeCommand, own: Serve) -> int | None:
     Prints the addresses and a command to try, and serves until Ctrl-C: running turns then get ten
     seconds to finish, and unfinished turns resume after the next start.
     """
-    if not own.targets and not own.tenant:
-        raise UsageFailure("there is nothing to serve", hint="parley serve agent.py")
-    if own.envelope_keys:  # for the binding, which reads its own settings
-        os.environ[ENVELOPE_KEYS] = own.envelope_keys
+    values = command.settings.values
+    targets, tenants = own.targets or values.get("targets", ()), values.get("tenants", {})
+    if not targets and not tenants:
+        raise UsageFailure(
+            "there is nothing to serve",
+            hint='parley serve agent.py, or targets = ["agent.py"] in parley.toml',
+        )
+    if keys := values.get("envelope_keys"):  # for the binding, which reads its own settings
+        os.environ[ENVELOPE_KEYS] = keys
     from parley.cli.loading import folders, load, load_tenants, parse_tenant
 
     if own.reload:
-        locations = [parse_tenant(each)[1].location for each in own.tenant]
+        locations = [parse_tenant(*each).location for each in tenants.items()]
         arguments = ["serve", *[word for word in command.words if word != "--reload"]]
-        return serve_and_watch(arguments, folders([*own.targets, *locations]))
+        return serve_and_watch(arguments, folders([*targets, *locations]))
     given = command.options
     has_grpc = given.get("grpc_port") is not None
     if given.get("role") == "worker" and has_grpc:
@@ -107,13 +101,10 @@ def serve(command: ServeCommand, own: Serve) -> int | None:
         raise UsageFailure("--no-grpc-on-card: gRPC is served only with --grpc-port")
     debugs = command.log_level == "debug"
     release = log_to_stderr(command.log_level, command.log_format, holds=not debugs)
-    agents = load(own.targets)
+    agents = load(targets)
 
-    from parley.host.options import ServerOptions
-
-    with wrong_usage():
-        options = ServerOptions(**given, tenants=load_tenants(own.tenant))
-    serve_agents(agents, options, release, access_log=debugs)
+    options = msgspec.structs.replace(command.settings.checked(), tenants=load_tenants(tenants))
+    serve_agents(agents, options, release, access_log=debugs, settings=command.settings)
     return None
 
 
@@ -125,15 +116,23 @@ def serve_agents(
     access_log: bool = False,
     shows_errors: bool = False,
     said: str = "",
+    settings: Configuration | None = None,
 ) -> None:
     """Serve agents until Ctrl-C; ``said`` follows the banner. See ``open_app``.
 
-    ``release`` writes the log that waits for the banner (``log_to_stderr``).
+    ``release`` writes the log that waits for the banner (``log_to_stderr``). The server reloads
+    ``settings`` on SIGHUP.
     """
     from parley.host.app import banner_of, open_app, run_app
 
     with wrong_usage():
-        app = open_app(agents, options, shows_errors=shows_errors)
+        app = open_app(
+            agents,
+            options,
+            shows_errors=shows_errors,
+            settings=settings,
+            apply={"log_level": set_log_level},
+        )
 
     def listening(address: str) -> None:
         print_line(banner_of(app, agents, options, address) + said)
@@ -160,6 +159,8 @@ def serve_and_watch(arguments: Sequence[str], folders: Sequence[Path]) -> int:
             "--reload needs its extra", hint=f"install it with: {install_command('reload')}"
         ) from None
     signal.signal(signal.SIGTERM, _interrupt)
+    if sys.platform != "win32":
+        signal.signal(signal.SIGHUP, _interrupt)  # the terminal has closed
     server = _start(arguments)
     try:
         for changes in watch(*folders, watch_filter=PythonFilter()):

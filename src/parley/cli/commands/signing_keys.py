@@ -12,10 +12,10 @@ import msgspec
 
 from parley.cli.output.failures import CommandFailure, UsageFailure, wrong_usage
 from parley.cli.output.streams import Output
-from parley.cli.output.text import parse_span
 from parley.cli.settings.options import LOCAL_OPTIONS, Argument, CommandOption
 from parley.cli.settings.table import CommandSettings
 from parley.cli.store.acts import EXITS, Record, Recorded, StoreCommands, with_record
+from parley.model.option import parse_span
 from parley.security.signing.keys import (
     ALGORITHMS,
     MAX_BYTES,

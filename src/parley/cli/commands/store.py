@@ -12,7 +12,7 @@ import msgspec
 
 from parley.cli.output.failures import UsageFailure
 from parley.cli.output.streams import Output
-from parley.cli.output.text import format_age, parse_span
+from parley.cli.output.text import format_age
 from parley.cli.settings.options import Argument, CommandOption
 from parley.cli.store import transfer
 from parley.cli.store.acts import EXITS as EXITS
@@ -29,6 +29,7 @@ from parley.cli.store.acts import (
 from parley.cli.store.acts import audit_option as audit_option
 from parley.cli.store.acts import with_record as with_record
 from parley.model.ids import RIGHT_NAME, may_be_name
+from parley.model.option import parse_span
 from parley.store.admin.admin import Owned, OwnerAssignment, SchemaStatus, StoreAdmin, Survey
 from parley.store.protocols.errors import PrunedElsewhere
 from parley.store.protocols.tables import NEVER

@@ -9,10 +9,11 @@ from typing import Annotated, Any, ClassVar
 from parley.cli.commands.store import format_size
 from parley.cli.output.failures import UsageFailure
 from parley.cli.output.streams import Output
-from parley.cli.output.text import one_line, parse_span
+from parley.cli.output.text import one_line
 from parley.cli.settings.options import CommandOption
 from parley.cli.store.acts import InShared, StoreCommands, require_current
 from parley.engine.turn.usage import day_name
+from parley.model.option import parse_span
 from parley.model.service import caller_of
 from parley.security.limits.declaration import DAY_MS
 from parley.security.limits.usage import OTHERS, UsageQuery, UsageRow

@@ -352,17 +352,26 @@ def log_to_stderr(level: str, log_format: str = "", *, holds: bool = False) -> C
     handler.addFilter(ContextFields())
     held = MemoryHandler(1000, logging.WARNING if holds else logging.NOTSET, handler)
     logging.basicConfig(level=level.upper(), handlers=[held])
+    _quiet_clients(level)
     if is_text:  # people read them with parley audit
         logging.getLogger("parley.audit.lines").setLevel(logging.WARNING)
-    if level != "debug":
-        for name in ("httpx", "httpx2"):  # these libraries log each request at level info
-            logging.getLogger(name).setLevel(logging.WARNING)
 
     def release() -> None:
         held.flushLevel = logging.NOTSET
         held.flush()
 
     return release
+
+
+def set_log_level(level: str) -> None:
+    """Log everything of this level, and above it."""
+    logging.getLogger().setLevel(level.upper())
+    _quiet_clients(level)
+
+
+def _quiet_clients(level: str) -> None:
+    for name in ("httpx", "httpx2"):  # these libraries log each request at level info
+        logging.getLogger(name).setLevel(logging.NOTSET if level == "debug" else logging.WARNING)
 
 
 def prepare_streams() -> None:

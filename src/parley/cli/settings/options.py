@@ -24,13 +24,14 @@ import msgspec
 import typer
 from typer.core import TyperCommand
 
-from parley.cli.output.failures import UsageFailure
+from parley.cli.output.failures import UsageFailure, wrong_usage
 from parley.cli.output.redaction import Redactor, without_user
 from parley.cli.output.streams import Output, exit_status_of
-from parley.cli.output.text import format_duration, parse_duration, parse_span, visible
-from parley.cli.settings.sources import SettingSource, is_open_to_others, resolve, sources
+from parley.cli.output.text import visible
+from parley.cli.settings.sources import SettingSource, resolve, sources
 from parley.cli.settings.table import BY_FIELD, DEFAULT, CommandSettings, Setting
-from parley.model.option import Option
+from parley.host.configuration import is_open_to_others
+from parley.model.option import NamedOption, Option, format_duration
 
 AGENT_OPTIONS = (
     "agent_card", "transport", "a2a_version", "svc_param", "insecure", "ca_file", "client_cert",
@@ -101,63 +102,27 @@ Agents = Annotated[
 """The agents of a command that accepts several."""
 
 
-class CommandFlag(msgspec.Struct, frozen=True):
-    """An option on a command line, with its name and default in Python.
-
-    ``prefix`` begins the environment variable of an option that does not name its own; without it
-    such an option has no variable.
-    """
-
-    name: str
-    option: Option
-    default: Any
-    prefix: str = ""
-
-    @property
-    def kind(self) -> type:
-        """The type of the value: ``bool`` for a flag without a value."""
-        if self.option.sets is not None:
-            return bool
-        if isinstance(self.default, Mapping):
-            return tuple
-        is_open = self.default is None or self.default is msgspec.NODEFAULT
-        return self.option.kind if is_open else type(self.default)
-
-    @property
-    def flag(self) -> str:
-        """The flag, with its dashes."""
-        return self.option.flag or f"--{self.name.strip('_').replace('_', '-')}"
-
-    @property
-    def variable(self) -> str:
-        """The environment variable, or an empty string."""
-        if self.option.variable is not None or not self.prefix:
-            return self.option.variable or ""
-        name = self.flag.lstrip("-").replace("-", "_") if self.kind is bool else self.name
-        return self.prefix + name.upper()
-
-    @property
-    def default_text(self) -> str:
-        """The text for the value without the flag, or an empty string."""
-        if self.option.default or self.kind is bool:
-            return self.option.default or "no"
-        return str(self.default) if type(self.default) in (str, int) else ""
+class CommandFlag(NamedOption, frozen=True):
+    """An option on a command line. The variable of an option with a ``prefix`` is read later."""
 
     def parameter(self) -> inspect.Parameter:
         """Return the parameter from which typer makes the flag."""
         option = self.option
-        is_shown = self.kind in (str, int) and bool(self.default_text) and not option.default
+        # click reads no variable of a server's option: its source would be unknown.
+        is_own = bool(self.prefix)
+        is_plain = self.kind in (str, int) and bool(self.default_text) and not option.default
+        is_shown = is_plain and not is_own
         kinds: dict[type, tuple[Any, Any]] = {
             bool: (bool, False),
             tuple: (list[str] | None, None),
-            int: (int | None, self.default),
+            dict: (list[str] | None, None),
+            int: (int | None, None if is_own else self.default),
             Path: (Path | None, None),
         }
         kind, default = kinds.get(self.kind, (str, self.default if is_shown else ""))
-        # click splits the variable of a list at spaces; lists with other separators are read later.
-        is_own = bool(option.separator) or option.reads_itself
-        text = f"  [env var: {self.variable}]" if is_own else ""
-        text += f"  [default: {option.default}]" if option.default else ""
+        text = f"  [env var: {self.variable}]" if is_own and self.variable else ""
+        shown = self.default_text if is_own and self.kind is not bool else option.default
+        text += f"  [default: {shown}]" if shown else ""
         more: dict[str, Any] = {"file_okay": False} if kind == Path | None else {}
         if isinstance(option, CommandOption):
             more |= {"min": option.least, "max": option.most}
@@ -183,47 +148,10 @@ class CommandFlag(msgspec.Struct, frozen=True):
 
     def read(self, given: Any) -> Any:
         """Return the value of the option, ``None`` if it is not given. Raises ``UsageFailure``."""
-        option = self.option
-        if option.separator and not given:
-            parts = os.environ.get(self.variable, "").split(option.separator)
-            given = [part.strip() for part in parts if part.strip()]
-        if given is None or given is False or given == []:
-            return None
-        if given == "" and not isinstance(option, Argument):
-            return None
-        if self.kind is bool:
-            return True if option.sets is None else option.sets
-        name = self.flag.split()[0]
-        if option.choices and given not in option.choices:
-            raise UsageFailure(f"{name}: {given!r} is not one of {', '.join(option.choices)}")
-        try:
-            if self.kind is float:
-                return parse_duration(given)
-            if self.kind not in (str, int, tuple, Path):
-                return self.kind(seconds=parse_span(given))
-        except (ValueError, OverflowError) as error:
-            raise UsageFailure(f"{name}: {error}") from None
-        if isinstance(self.default, Mapping):
-            return _read_restrict(given)
-        return self.kind(given) if self.kind in (tuple, Path) else given
-
-
-def _read_restrict(given: Sequence[str]) -> dict[str, str | tuple[str, ...]]:
-    """Return the setting ``restrict`` of a server. Raises ``UsageFailure``."""
-    found: dict[str, str | tuple[str, ...]] = {}
-    for each in given:
-        endpoint, equals, value = each.partition("=")
-        if not equals or not value:
-            raise UsageFailure(
-                f"--restrict: {each!r} is not of the form ENDPOINT=WHO",
-                hint="--restrict docs=authenticated",
-            )
-        if endpoint in found:
-            raise UsageFailure(
-                f"--restrict: {endpoint} is given twice; list its networks with commas"
-            )
-        found[endpoint] = value if value == "authenticated" else tuple(value.split(","))
-    return found
+        if given == "" and isinstance(self.option, Argument):
+            return given
+        with wrong_usage(f"{self.flag.split()[0]}: "):
+            return self.of_flag(given)
 
 
 def _parameter(name: str, kind: Any, declared: Any) -> inspect.Parameter:

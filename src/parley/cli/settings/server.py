@@ -1,19 +1,21 @@
-"""Flags and environment variables of the commands that serve, made from the options of a server."""
+"""Flags of the commands that serve, made from the settings of a server."""
 
 from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import msgspec
 import typer
 
 from parley.cli.output.failures import CommandFailure, UsageFailure, wrong_usage
-from parley.cli.output.streams import Output, exit_status_of
+from parley.cli.output.streams import Output, exit_status_of, print_line
 from parley.cli.settings.options import (
     WORDS,
     CommandFlag,
@@ -23,124 +25,69 @@ from parley.cli.settings.options import (
     flags_of,
     own_options,
 )
-from parley.cli.settings.table import DEFAULT
-from parley.host.options import ServerOptions, options_of, shown
-from parley.model.option import Option
-from parley.server.settings import Settings
-
-if TYPE_CHECKING:
-    from parley.push.proofs import WebhookCertificate
-
-LEVELS = ("debug", "info", "warning", "error")
-
-_SENT = "What is sent"
-
-
-class EgressFlags(msgspec.Struct, frozen=True):
-    """The flags of the option ``egress``. The policy reads its own variables."""
-
-    egress_allow: Annotated[
-        tuple[str, ...],
-        Option(
-            "A host (*.example.com includes subdomains), an address or a network, with or without "
-            "a "
-            "port, to which requests caused by peers may go; repeatable.",
-            "PLACE",
-            _SENT,
-            reads_itself=True,
-        ),
-    ] = ()
-    egress_deny: Annotated[
-        tuple[str, ...],
-        Option(
-            "A destination that is always forbidden to them; repeatable.",
-            "PLACE",
-            _SENT,
-            reads_itself=True,
-        ),
-    ] = ()
-    egress_only_allowed: Annotated[
-        bool,
-        Option(
-            "Allow such requests only to --egress-allow, not to the public internet.",
-            panel=_SENT,
-            reads_itself=True,
-        ),
-    ] = False
-
-
-class CertificateFlags(msgspec.Struct, frozen=True):
-    """The flags of the option ``webhook_certificate``."""
-
-    webhook_cert: Annotated[
-        str,
-        Option(
-            "Certificate for webhooks that require it (MutualTLS), with its chain (PEM); "
-            "read again when it changes.",
-            "FILE",
-            _SENT,
-        ),
-    ] = ""
-    webhook_key: Annotated[
-        str,
-        Option(
-            "Its private key (PEM), not encrypted; by default in the file of --webhook-cert.",
-            "FILE",
-            _SENT,
-        ),
-    ] = ""
-    webhook_ca: Annotated[
-        str,
-        Option(
-            "Authorities of these webhooks' certificates (PEM), instead of the system's.",
-            "FILE",
-            _SENT,
-        ),
-    ] = ""
-
-
-def server_flags(struct: type[msgspec.Struct]) -> list[CommandFlag]:
-    """Return the server flags that the fields of a struct declare."""
-    defaults = zip(struct.__struct_fields__, struct.__struct_defaults__, strict=True)
-    values = {name: each.factory() if hasattr(each, "factory") else each for name, each in defaults}
-    return [
-        CommandFlag(name, option, values[name], "PARLEY_")
-        for name, option in options_of(struct).items()
-        if option.flag is not None
-    ]
-
+from parley.cli.settings.table import SETTINGS as CLIENT_SETTINGS
+from parley.host.configuration import FILE, SETTINGS, Configuration, nearest
+from parley.host.options import shown
 
 FLAGS = {
-    flag.name: (struct, flag)
-    for struct in (ServerOptions, Settings, EgressFlags, CertificateFlags)
-    for flag in server_flags(struct)
+    each.name: CommandFlag(each.name, each.option, each.default, each.prefix)
+    for each in SETTINGS.values()
+    if each.option.flag is not None
 }
-"""All server flags by name, with the structs that declare them."""
+"""All flags of a server by name."""
+
+FAMILIES = ("PARLEY_REGISTRY_", "PARLEY_PUSH_", "PARLEY_MCP_")
+"""The beginnings of variables of outer rooms."""
+
+KUBERNETES = re.compile(r"PARLEY_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_\w+)?)")
+"""Variables that Kubernetes sets for services whose names begin with parley."""
+
+OTHERS = frozenset(  # each is read by its owner
+    """
+A2ACLI_CONFIG PARLEY_API_KEY PARLEY_AUTH_FOLDER PARLEY_AUTH_ORIGIN PARLEY_AUTH_PASSPHRASE
+PARLEY_AUTH_STORAGE PARLEY_CASSETTES PARLEY_CLIENT_ID PARLEY_CLIENT_SECRET PARLEY_MODEL
+PARLEY_MODEL_URL PARLEY_REGISTRY PARLEY_SIGNING_KEYS PARLEY_TLS_KEY_PASSWORD PARLEY_TOKEN
+""".split()  # noqa: SIM905
+)
+"""The variables that are no option of a command."""
 
 
-def server_settings() -> list[tuple[str, str, str]]:
-    """Return the flags of a server, each with its effective value and the source of the value."""
-    found = []
-    for _, flag in FLAGS.values():
-        if raw := flag.variable and os.environ.get(flag.variable):
-            found.append((flag.flag, shown(raw), flag.variable))
-        else:
-            found.append((flag.flag, flag.default_text, DEFAULT))
-    return found
+def unknown_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that nothing reads, each with the most similar known one."""
+    known = {each.variable for each in CLIENT_SETTINGS} | OTHERS
+    known |= {each.variable for each in SETTINGS.values()}
+    return {
+        name: nearest(name, known)
+        for name in sorted(environment)
+        if name.startswith(("PARLEY_", "A2ACLI_"))
+        and name not in known
+        and not name.startswith(FAMILIES)
+        and not KUBERNETES.fullmatch(name)
+    }
+
+
+def found_file() -> str | None:
+    """Return the file of settings that ``PARLEY_CONFIG`` names, or ``parley.toml`` if it exists."""
+    return os.environ.get("PARLEY_CONFIG") or (FILE if Path(FILE).is_file() else None)
 
 
 class ServeCommand(msgspec.Struct, frozen=True):
-    """A command line that serves: the server's options, its log, and all its words."""
+    """A command line that serves: its settings, the log's level and form, and all its words."""
 
-    options: dict[str, Any]
+    settings: Configuration
     log_level: str
     words: list[str]
     log_format: str
 
+    @property
+    def options(self) -> dict[str, Any]:
+        """The keywords of the server."""
+        return self.settings.keywords
+
 
 USUAL = {
     "host", "port", "store", "url", "allowed_hosts", "tls_cert", "tls_key", "allow_anonymous",
-    "grpc_port", "limits", "publisher",
+    "grpc_port", "limits", "publisher", "config", "log_level", "log_format", "tenants",
 }  # fmt: skip
 """The options of a server that ``--help`` shows; ``--help-all`` shows all."""
 
@@ -148,21 +95,6 @@ USUAL = {
 class ServeFlags(msgspec.Struct, frozen=True):
     """The flags of commands that serve, in addition to the options of the server."""
 
-    log_level: Annotated[
-        str,
-        CommandOption(
-            "The log level for stderr: debug (with every request), info, warning, error.", "LEVEL"
-        ),
-    ] = "info"
-    log_format: Annotated[
-        str,
-        CommandOption(
-            "The form of the log: text, or json with one object per line.",
-            variable="PARLEY_LOG_FORMAT",
-            choices=("text", "json"),
-            default="text on a terminal, else json",
-        ),
-    ] = ""
     debug: Annotated[
         bool,
         CommandOption(
@@ -181,33 +113,32 @@ class ServerCommand(GroupedCommand):
 def server_command(
     app: typer.Typer, *names: str, epilog: str
 ) -> Callable[[Callable[..., int | None]], None]:
-    """Register a function as the command ``serve``, with all flags of a server or the named ones.
+    """Register a function as the command ``serve``, with all settings of a server or the named
+    ones.
 
     It receives a ``ServeCommand``, and its own parameters; a parameter whose type is a struct adds
     the struct's options.
     """
-    chosen = [flag for name, (_, flag) in FLAGS.items() if name in names or not names]
+    names = (*names, "log_level", "log_format") if names else tuple(SETTINGS)
+    chosen = [FLAGS[name] for name in names if name in FLAGS]
 
     def register(function: Callable[..., int | None]) -> None:
-        names = {
-            "ServeCommand": ServeCommand
-        }  # annotations of the registered functions use this name
-        own, structs = own_options(function, 1, names)
+        # Annotations of the registered functions use this name.
+        own, structs = own_options(function, 1, {"ServeCommand": ServeCommand})
 
         @wraps(function)
         def run(context: typer.Context, **given: Any) -> None:
             def serve() -> int | None:
-                options = _read({flag.name: given.pop(flag.name) for flag in chosen})
+                found = {flag.name: flag.read(given.pop(flag.name)) for flag in chosen}
                 fill(given, {**structs, "serve": (ServeFlags, flags_of(ServeFlags))})
-                flags: ServeFlags = given.pop("serve")
-                level = flags.log_level.lower()
-                if level not in LEVELS:
-                    raise UsageFailure(f"--log-level: {level!r} is not one of {', '.join(LEVELS)}")
-                if flags.debug and level not in ("debug", "info"):
+                debugs = given.pop("serve").debug
+                settings = _configuration(found, names)
+                level = settings.values.get("log_level", "info")
+                if debugs and found.get("log_level") not in (None, "debug", "info"):
                     raise UsageFailure(f"--debug logs everything: leave out --log-level {level}")
-                level = "debug" if flags.debug else level
-                command = ServeCommand(options, level, context.meta[WORDS], flags.log_format)
-                return function(command, **given)
+                level = "debug" if debugs else level
+                form = settings.values.get("log_format", "")
+                return function(ServeCommand(settings, level, context.meta[WORDS], form), **given)
 
             if status := exit_status_of(Output(is_json=False, debug=given["debug"]), serve):
                 raise typer.Exit(status)
@@ -227,36 +158,21 @@ _CONTEXT = inspect.Parameter(
 )
 
 
-def _read(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keywords of ``ServerOptions`` from the flags. Raises ``UsageFailure``."""
-    from parley.host.egress import read_egress
+def _configuration(given: Mapping[str, Any], names: Collection[str]) -> Configuration:
+    """Return the settings of a command line. Raises ``UsageFailure`` with all problems.
 
-    values: dict[Any, dict[str, Any]] = {struct: {} for struct, _ in FLAGS.values()}
-    for name, raw in given.items():
-        struct, flag = FLAGS[name]
-        if (value := flag.read(raw)) is not None:
-            values[struct][name] = value
-    options, settings, egress, certificate = values.values()
-    if certificate:
-        options["webhook_certificate"] = _webhook_certificate(**certificate)
+    A command with some of the settings reads no file, which has all.
+    """
+    file = (given.get("config") or found_file()) if "config" in names else None
+    labels = {flag.name: flag.flag.split()[0] for flag in FLAGS.values()}
+    found = Configuration(
+        given, file, labels=labels, names=names, defaults={"config": file} if file else {}
+    )
     with wrong_usage():
-        options["settings"] = Settings(**settings)
-        options["egress"] = read_egress(
-            egress.get("egress_allow", ()),
-            egress.get("egress_deny", ()),
-            only_allowed=egress.get("egress_only_allowed", False),
-        )
-    return options
-
-
-def _webhook_certificate(
-    webhook_cert: str = "", webhook_key: str = "", webhook_ca: str = ""
-) -> WebhookCertificate:
-    if not webhook_cert:
-        raise UsageFailure("--webhook-key and --webhook-ca need a certificate: --webhook-cert")
-    from parley.push.proofs import WebhookCertificate
-
-    return WebhookCertificate(webhook_cert, webhook_key or None, webhook_ca or None)
+        found.checked()
+    for text in found.warnings:
+        print_line(f"warning: {text}", err=True)
+    return found
 
 
 @contextmanager

@@ -12,9 +12,7 @@ contains, but no others.
 from __future__ import annotations
 
 import json
-import os
 import re
-import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,6 @@ from typing import Any
 import msgspec
 
 from parley.cli.output.failures import UsageFailure
-from parley.cli.output.text import parse_duration
 from parley.cli.settings.table import (
     BY_FIELD,
     DEFAULT,
@@ -33,6 +30,7 @@ from parley.cli.settings.table import (
     CredentialRedirect,
     Setting,
 )
+from parley.model.option import parse_duration, parse_switch
 from parley.wire.versions import SUPPORTED_VERSIONS
 
 MIN_DURATION = 0.01
@@ -264,12 +262,7 @@ def _read_choice(setting: Setting, raw: str) -> str:
 def _read_flag(setting: Setting, raw: Any) -> bool:
     if isinstance(raw, bool):
         return raw
-    lowered = raw.strip().lower()
-    if lowered in {"1", "true", "yes", "on"}:
-        return True
-    if lowered in {"0", "false", "no", "off"}:
-        return False
-    raise ValueError(f"{raw!r} is neither true nor false")
+    return parse_switch(raw)
 
 
 _WITH_COMMAS = ("transport", "extension", "trust-origin", "card-key-origin")
@@ -426,13 +419,3 @@ def read_file(path: Path) -> dict[str, str]:
             f"the configuration file {path} cannot be read: {reason}",
             hint="give a readable .env file with --config, or leave --config out",
         ) from None
-
-
-def is_open_to_others(path: Path) -> bool:
-    """Return whether other users of this machine can read the file (on POSIX)."""
-    if os.name != "posix":
-        return False
-    try:
-        return bool(path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH))
-    except OSError:
-        return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import threading
@@ -201,6 +202,12 @@ class EnvelopeKeys:
             return None
         id = key_id or found.kid or "published"
         return EnvelopeKey(id=id, owner=owner, algorithm="Ed25519", material=public, is_public=True)
+
+    async def reload(self) -> str:
+        """Read the file if it has changed. Return what is new, for the log."""
+        before, self._next_look = self._entries, 0.0
+        after = await asyncio.to_thread(self._current)
+        return "" if after is before else f"keys of {', '.join(sorted(after.keys))}"
 
     def _current(self) -> _Entries:
         """Return the entries; a file that has changed is read again, once in ``RELOAD_SECONDS``."""

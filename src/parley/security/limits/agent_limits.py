@@ -262,7 +262,7 @@ class AgentLimits:
 
     ``server`` and ``own`` are limits; limits of skills are part of ``own``. ``counters`` count
     rates, ``daily`` counts the messages and tasks of a day. ``usage`` is the meter, if anything
-    needs one. ``declared`` has all limits.
+    needs one. ``declared`` has all limits; with ``changes``, ``declare`` may replace the server's.
     """
 
     def __init__(
@@ -276,11 +276,21 @@ class AgentLimits:
         streams: Counter[str],
         usage: UsageMeter | None,
         now: Any,
+        changes: bool = False,
     ) -> None:
         self.agent = agent
         self.usage = usage
         self._now = now
         self._open = streams
+        self._own = own
+        self._counters = counters, daily
+        self._changes = changes
+        self.declare(server)
+        self.measures_turns = usage is not None or any(map(measures_turns, self.declared))
+
+    def declare(self, server: Sequence[Limit]) -> None:
+        """Set the limits of the server. Unchanged limits keep their counts."""
+        agent, own, (counters, daily) = self.agent, self._own, self._counters
         every = [("", each) for each in server] + [(agent, each) for each in own]
         self.declared = tuple([each for _, each in every])
         rates = [
@@ -300,15 +310,13 @@ class AgentLimits:
         self._sizes = [each for _, each in every if isinstance(each, SizeLimit)]
         self._by_operation: dict[str, tuple[list[_Scoped], list[_Scoped]]] = {}
         self._sizes_of: dict[str, Sizes] = {}
-        self.measures_turns = usage is not None or any(
-            each.what in ("artifact", "task", "history") for each in self._sizes
-        )
 
     @property
     def limits_messages(self) -> bool:
         """True if admission has any limit to check."""
         sized = any(each.what in ("message", "parts") for each in self._sizes)
-        return bool(sized or self._late or self._budgets or self.usage is not None)
+        counted = self._late or self._budgets or self.usage is not None
+        return bool(self._changes or sized or counted)
 
     # -- the dispatcher ------------------------------------------------------------------------
 
@@ -502,6 +510,12 @@ class AgentLimits:
                 left, reset = await self._left_of(scoped, asking)
                 found.append((scoped.limit, max(0, left), reset))
         return [*found, *[(each, None, None) for each in self._sizes]]
+
+
+def measures_turns(limit: Limit) -> bool:
+    """Return whether turns must be measured for a limit."""
+    is_output = isinstance(limit, SizeLimit) and limit.what in ("artifact", "task", "history")
+    return is_output or isinstance(limit, Budget)
 
 
 def standings_of(error: Exception) -> Sequence[Standing]:

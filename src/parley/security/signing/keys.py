@@ -7,6 +7,7 @@ A key set is a JWK Set (RFC 7517) of private keys. Each key has a ``state``: ``c
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import logging
@@ -377,6 +378,12 @@ class SigningKeys:
             self._noting = tuple(each for each in self._noting if each is not note)
 
         return end
+
+    async def reload(self) -> str:
+        """Read the file if it has changed. Return what is new, for the log."""
+        before, self._next_look = self._keys, 0.0
+        await asyncio.to_thread(self._look)
+        return "" if self._keys is before else f"signing keys {', '.join(self._signing_ids())}"
 
     def _look(self) -> None:
         """Read the file again if it has changed, at most once per ``RELOAD_SECONDS``."""

@@ -186,6 +186,8 @@ async def serving_grpc(
     parts = urlsplit(address)
     http = HttpServer(parts.scheme, (parts.hostname or "", parts.port or 0))
     own = _own_tls(options)
+    if own is not None:
+        app.lifecycle.on_reload(own.reload)
     settings = next(iter(app.agents.values())).settings
     limits = GrpcLimits(settings, app.request_bytes, app.unsent_bytes)
     agents = AgentRouter(app.agents, limits, app.identify, app.gate("agents"))
