@@ -105,8 +105,8 @@ OPTIONS_HEAD = """\
 # Options of a server
 
 Each option is a keyword of `parley.serve` and `parley.asgi`, a flag of `parley serve`, a variable,
-and a line of `parley.toml` with the name of the keyword. The first of these that has a value counts.
-Secrets have no flag, and Python objects have only a keyword.
+and a line of `parley.toml` with the name of the keyword; the first that has a value counts. Secrets
+have no flag, and Python objects have only a keyword.
 
 A list in a variable is separated by spaces, limits by semicolons; `1` or `0` sets a flag.
 

@@ -78,6 +78,7 @@ BOUNDARIES = {
     ("server/app.py", "_follow_lifespan"): SERVER,
     ("server/lifecycle.py", "drain"): SERVER,
     ("server/workers.py", "_work"): SERVER,
+    ("server/lifecycle.py", "reload"): SERVER,
     ("envelope/server/card.py", "__call__"): BINDING,
     ("envelope/server/services.py", "answer"): HANDLERS,
     ("envelope/server/conversation.py", "_serve_socket"): BINDING,

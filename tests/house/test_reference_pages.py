@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from parley.server.settings import Settings
 from tests.house.reference_pages import FOLDER, PAGES, documented_errors, said, unplaced
 
 
@@ -22,8 +21,3 @@ def test_every_error_says_what_it_means_and_what_to_do() -> None:
     errors = documented_errors()
     assert len(errors) > 50
     assert [error for error in errors if not all(said(error))] == []
-
-
-def test_the_page_of_settings_names_every_setting() -> None:
-    written = (FOLDER / "settings.md").read_text("utf-8")
-    assert [name for name in Settings.__struct_fields__ if f"`{name}`" not in written] == []

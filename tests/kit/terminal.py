@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Self
 
 from tests.kit.processes import BOUND
+from tests.kit.waiting import wait_until
 
 STYLES = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -67,6 +68,21 @@ class At:
     def press(self, key: str) -> None:
         """Press Ctrl with a letter."""
         os.write(self._terminal, bytes([ord(key) & 31]))
+
+    def hang_up(self) -> int:
+        """Close the terminal, wait for the end, and return the exit status."""
+        os.close(self._terminal)
+        self._terminal = os.open(os.devnull, os.O_RDONLY)
+        found: list[int] = []
+
+        def ended() -> bool:
+            pid, status = os.waitpid(self._pid, os.WNOHANG)
+            found.append(status)
+            return bool(pid)
+
+        wait_until(ended, BOUND)
+        self._pid = 0
+        return os.waitstatus_to_exitcode(found[-1])
 
     def end(self) -> int:
         """Wait for the end, and return the exit status."""

@@ -156,6 +156,15 @@ async def is_served(url: str, pair: Pair) -> bool:
     return await serial(url) == pair.certificate.serial_number
 
 
+async def test_a_reload_reads_a_changed_certificate_at_once(tls, tmp_path):
+    reloading = ReloadingTls(tls)
+    before = reloading.files
+    assert await reloading.reload() == ""
+    AUTHORITY.server(key=3).write(tmp_path, "server")
+    assert await reloading.reload() == f"the certificate {tls.cert}"
+    assert reloading.files is not before
+
+
 async def test_a_certificate_is_changed_by_rename(tls, tmp_path):
     second = AUTHORITY.server(key=3)
     async with serving(app_of(), tls=tls) as url:

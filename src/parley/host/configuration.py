@@ -6,7 +6,6 @@ impossible value is a problem that names its file and line, its variable or its 
 
 from __future__ import annotations
 
-import asyncio
 import difflib
 import logging
 import os
@@ -20,12 +19,8 @@ from typing import Annotated, Any
 
 import msgspec
 
-from parley.host.egress import read_egress
-from parley.host.files import open_files
 from parley.host.options import ServerOptions, options_of, shown
-from parley.host.store_urls import open_bus, open_store
 from parley.model.option import NamedOption, Option, format_duration
-from parley.security.limits.declaration import parse_limits
 from parley.server.settings import Settings
 
 FILE = "parley.toml"
@@ -373,6 +368,10 @@ class Configuration:
 
     def _check(self, options: ServerOptions) -> None:
         """Note the problems of values that are first used when the server opens."""
+        from parley.host.files import open_files  # not needed for help, and slow to import
+        from parley.host.store_urls import open_bus, open_store
+        from parley.security.limits.declaration import parse_limits
+
         operations = re.findall(r"\w+", " ".join(options.limits))  # extensions have their own
         checks: dict[str, Callable[[], object]] = {
             "limits": lambda: parse_limits(options.limits, operations=operations),
@@ -409,6 +408,8 @@ def _egress(
     egress_deny: Collection[str] = (),
     egress_only_allowed: bool = False,
 ) -> Any:
+    from parley.host.egress import read_egress
+
     return read_egress(egress_allow, egress_deny, only_allowed=egress_only_allowed)
 
 
@@ -438,9 +439,11 @@ def _unknown(name: str, value: Any) -> str:
             if parts
             else "give it to parley.serve"
         )
-    near = nearest(name.replace("-", "_"), SETTINGS.keys())
+    is_table = isinstance(value, dict)
+    names = [each for each, setting in SETTINGS.items() if (setting.kind is dict) is is_table]
+    near = nearest(name.replace("-", "_"), names)
     hint = f"; the nearest is {near}" if near else "; parley config show lists all"
-    table = " (settings have no table)" if isinstance(value, dict) and not near else ""
+    table = " (settings have no table)" if is_table and not near else ""
     return f"unknown setting {name!r}{table}{hint}"
 
 
@@ -490,6 +493,8 @@ class Reloading:
 
     async def reload(self) -> str:
         """Return the settings that have changed, for the log; empty if there are none."""
+        import asyncio  # not needed for help, and slow to import
+
         new = await asyncio.to_thread(self._configuration.again)
         names = [
             name

@@ -30,7 +30,6 @@ from parley.cli.output.streams import Output, exit_status_of
 from parley.cli.output.text import visible
 from parley.cli.settings.sources import SettingSource, resolve, sources
 from parley.cli.settings.table import BY_FIELD, DEFAULT, CommandSettings, Setting
-from parley.host.configuration import is_open_to_others
 from parley.model.option import NamedOption, Option, format_duration
 
 AGENT_OPTIONS = (
@@ -394,8 +393,11 @@ def _agent_in_place(given: dict[str, Any], places: Sequence[str]) -> str:
 def _warn_about_open_files(output: Output, found: Sequence[SettingSource]) -> None:
     secrets = [setting.variable for setting in BY_FIELD.values() if setting.secret]
     for source in found:
-        holds_secrets = any(source.values.get(name) for name in secrets)
-        if source.path and holds_secrets and is_open_to_others(source.path):
+        if not source.path or not any(source.values.get(name) for name in secrets):
+            continue
+        from parley.host.configuration import is_open_to_others  # a slow import
+
+        if is_open_to_others(source.path):
             output.warn(
                 f"{source.path} contains credentials and other users can read it; "
                 f"chmod 600 {shlex.quote(str(source.path))}"
