@@ -108,7 +108,8 @@ Each option is a keyword of `parley.serve` and `parley.asgi`, a flag of `parley 
 and a line of `parley.toml` with the name of the keyword; the first that has a value counts. Secrets
 have no flag, and Python objects have only a keyword.
 
-A list in a variable is separated by spaces, limits by semicolons; `1` or `0` sets a flag.
+A list in a variable is separated by spaces, limits by semicolons; `1` or `0` sets a flag. A
+`PARLEY_PORT` of Kubernetes (`tcp://...`) is ignored.
 
 ## parley.toml
 

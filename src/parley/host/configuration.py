@@ -184,7 +184,7 @@ def _lines(text: str) -> dict[tuple[str, ...], int]:
     """
     found: dict[tuple[str, ...], int] = {}
     table, statement, begin = "", "", 1
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         statement += f"{line}\n"
         try:
             parsed = tomllib.loads(table + statement)
@@ -194,7 +194,7 @@ def _lines(text: str) -> dict[tuple[str, ...], int]:
             found.setdefault((key,), begin)
             for inner in value if isinstance(value, dict) else ():
                 found.setdefault((key, inner), begin)
-        if statement.startswith("["):
+        if statement.lstrip().startswith("["):
             table = statement
         statement, begin = "", number + 1
     return found
@@ -390,8 +390,8 @@ class Configuration:
         """Return the text of an error with the source of a setting before it."""
         source, value = self.sources.get(name, ""), self.values.get(name)
         if isinstance(value, Mapping) and source.startswith(f"{self.file}:"):
-            inner = next((key for key in value if repr(key) in text), "")
-            source = f"{self.file}:{self._lines.get((name, inner), self._lines[name,])}"
+            lines = [self._lines.get((name, key)) for key in value if repr(key) in text]
+            source = f"{self.file}:{lines[0]}" if lines and lines[0] else source
         return f"{source}: {text}" if source else text
 
 
@@ -490,6 +490,8 @@ class Reloading:
         self._configuration = configuration
         self._running = dict(configuration.values)
         self._apply = apply
+        if configuration.file is not None:
+            log.info("settings are read from %s", configuration.file)
 
     async def reload(self) -> str:
         """Return the settings that have changed, for the log; empty if there are none."""
