@@ -196,9 +196,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     missing_version: Annotated[
         Literal["0.3", "1.0"],
         Option(
-            "The version of a 1.0 request without A2A-Version: 0.3 rejects it with a hint, as the "
-            "specification says, 1.0 serves it, and reads the forms of 0.3 in introductory texts. "
-            "GET /tasks and GET /tasks/{id} without the header are served in this version.",
+            "The version of a 1.0 request without A2A-Version: 0.3 rejects it with a hint, 1.0 "
+            "serves it, and reads forms of 0.3. GET /tasks and GET /tasks/{id} without the header "
+            "have this version.",
             choices=("0.3", "1.0"),
         ),
     ] = "0.3"

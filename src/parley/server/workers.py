@@ -85,7 +85,8 @@ class Workers:
     ``serve`` gets a function that it calls when it accepts requests. The first worker starts alone,
     and migrates the store; if it cannot start, its exception ends it as without workers, and the
     parent exits with its status. SIGTERM and SIGINT drain all workers, a second one kills them;
-    SIGHUP reaches all, unless the terminal has closed: then it drains them too. Workers drain when the parent dies; after ``grace`` seconds more they exit.
+    SIGHUP reaches all, or drains them if the terminal has closed. Workers drain when the parent
+    dies; after ``grace`` seconds more they exit.
     """
 
     def __init__(
