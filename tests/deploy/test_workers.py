@@ -96,10 +96,8 @@ async def test_each_worker_has_the_metrics_of_all_and_a_dead_one_keeps_its_count
         async with parley.connect(parent.url) as agent:
             await agent.send("?", message_metadata={"skill": "who"})
     assert {await counted(parent.url) for _ in range(10)} == {before + 20}
-    os.kill(workers.pop(), signal.SIGKILL)
-    async with asyncio.timeout(BOUND):
-        while len(parent.workers) < 2:
-            await let_time_pass(0.05)
+    os.kill(dead := workers.pop(), signal.SIGKILL)
+    await parent.until_all_answer(dead)
     assert await counted(parent.url) >= before + 20
 
 
