@@ -111,6 +111,17 @@ async def counted(url: str) -> float:
     )
 
 
+async def test_all_workers_reload_the_file_of_settings(postgres_url: str, tmp_path: Path) -> None:
+    file = tmp_path / "parley.toml"
+    file.write_text('limits = ["900/minute per caller"]')
+    with Parent(postgres_url, tmp_path) as parent:
+        workers = await parent.until_all_answer()
+        file.write_text('limits = ["800/minute per caller"]')
+        parent.process.send_signal(signal.SIGHUP)
+        parent.until("reloaded: limits", times=len(workers))
+        assert await parent.until_all_answer() == workers
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_signal_drains_all_workers(parent: Parent, tmp_path: Path, number: int) -> None:
     await parent.until_all_answer()
