@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
 
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -64,7 +66,27 @@ class Collector:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self.bodies: list[bytes] = []
+        self.received: list[tuple[str, bytes]] = []
+
+    def bodies(self, signal: str) -> list[bytes]:
+        return [body for path, body in self.received if path == f"/v1/{signal}"]
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """The last metrics by name."""
+        [part] = ExportMetricsServiceRequest.FromString(self.bodies("metrics")[-1]).resource_metrics
+        return {each.name: each for scope in part.scope_metrics for each in scope.metrics}
+
+    @property
+    def logs(self) -> list[tuple[str, Any]]:
+        """All log records, with their loggers."""
+        return [
+            (scope.scope.name, record)
+            for body in self.bodies("logs")
+            for part in ExportLogsServiceRequest.FromString(body).resource_logs
+            for scope in part.scope_logs
+            for record in scope.log_records
+        ]
 
     @property
     def spans(self) -> list[Received]:
@@ -74,10 +96,10 @@ class Collector:
                 span.trace_id.hex(),
                 span.span_id.hex(),
                 span.parent_span_id.hex(),
-                _values(span.attributes),
-                _values(part.resource.attributes),
+                values_of(span.attributes),
+                values_of(part.resource.attributes),
             )
-            for body in self.bodies
+            for body in self.bodies("traces")
             for part in ExportTraceServiceRequest.FromString(body).resource_spans
             for scope in part.scope_spans
             for span in scope.spans
@@ -87,7 +109,7 @@ class Collector:
         return [span for span in self.spans if span.name == name]
 
 
-def _values(attributes: Any) -> dict[str, Any]:
+def values_of(attributes: Any) -> dict[str, Any]:
     return {each.key: getattr(each.value, each.value.WhichOneof("value")) for each in attributes}
 
 
@@ -100,7 +122,7 @@ def collecting() -> Iterator[Collector]:
             body = self.rfile.read(int(self.headers["content-length"]))
             if self.headers.get("content-encoding") == "gzip":
                 body = gzip.decompress(body)
-            collector.bodies.append(body)
+            collector.received.append((self.path, body))
             self.send_response(200)
             self.send_header("content-length", "0")
             self.end_headers()

@@ -18,7 +18,7 @@ from parley.observe.export import collector_of
 from tests.kit.processes import Running, free_port
 from tests.kit.waiting import until
 from tests.kit.webhooks import webhook
-from tests.observe.spans import Collector, Spans, collecting
+from tests.observe.spans import Collector, Spans, collecting, values_of
 
 pytestmark = pytest.mark.anyio
 
@@ -103,14 +103,28 @@ async def test_contents_are_sent_only_if_told_and_secrets_never(
                 await hook.until_over()
             assert running.end(signal.SIGTERM) == 0
             said = running.stdout + running.stderr
-        sent = b"".join(collector.bodies)
+        sent = b"".join(collector.bodies("traces"))
+        logs, metrics = collector.logs, collector.metrics
+        all_sent = b"".join(body for _, body in collector.received)
         names = {each.name for each in collector.spans}
     assert {"chat", "execute_tool look", "POST webhook", "invoke_agent secretive"} <= names
-    assert b"planted-secret" not in sent
+    assert b"planted-secret" not in all_sent
     assert "planted-secret" not in said
     for what in ("a message", "a tool", "the model", "an error", "an answer"):
         assert (f"planted-content of {what}".encode() in sent) == content, what
     assert b"planted-content of a step" not in sent
+    [failed_turn] = [
+        record for name, record in logs if name == "parley.turns" and record.severity_number == 17
+    ]
+    assert failed_turn.trace_id.hex() in {each.trace_id for each in collector.spans}
+    assert {"task_id", "skill", "exception.stacktrace"} <= values_of(failed_turn.attributes).keys()
+    [point] = [
+        point
+        for point in metrics["parley.turn.duration"].histogram.data_points
+        if values_of(point.attributes)["outcome"] == "failed"
+    ]
+    assert (point.count, sum(point.bucket_counts)) == (1, 1)
+    assert {"rpc.server.call.duration", "process.memory.usage", "parley.queue.age"} <= {*metrics}
     resource = collector.spans[0].resource
     assert resource["service.name"] == "Secretive"
 
