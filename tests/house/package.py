@@ -23,6 +23,8 @@ EXTRAS = {
     "llm": "parley.llm.openai_model openai",
     "mcp": "parley.mcp.bridge parley.mcp.http parley.mcp.session_http parley.mcp.tool_calls",
     "meaning": "safetensors.numpy tokenizers",
+    "metrics": "prometheus_client",
+    "otel": "parley.observe.log_export opentelemetry.exporter.otlp.proto.http prometheus_client",
     "postgres": "parley.store.postgres.store parley.store.bus.postgres_bus",
     "redis": "parley.store.bus.redis_bus limits.aio.strategies",
     "registry": "dns.asyncresolver publicsuffixlist",

@@ -26,6 +26,7 @@ STORE_THREAD = "a thread of a store: who waits for a job is told, and the next j
 COMMITTED = "telling of a commit: it stands, whatever those who hear of it do"
 LOOP = "a task that has to go on looking after others until the server ends"
 CRAWL = "a crawler: the trouble of one source or entry is no other's"
+LOG = "a handler of log records: logging prints its failure, and the program goes on"
 COMMAND = "the command: what was raised becomes a report and an exit status"
 MCP = "the connection's task: what the package raises differs by transport; openers are told"
 MCP_REQUEST = "a request over a connection that others share: its failure is its answer"
@@ -53,6 +54,7 @@ BOUNDARIES = {
     ("cli/loading.py", "_import_file"): AUTHOR,
     ("cli/loading.py", "_import_module"): AUTHOR,
     ("cli/output/streams.py", "exit_status_of"): COMMAND,
+    ("observe/log_export.py", "emit"): LOG,
     ("server/dispatch.py", "start"): BINDING,
     ("server/http/exchange.py", "answer"): BINDING,
     ("server/http/exchange.py", "_answer_of"): BINDING,
@@ -107,7 +109,7 @@ BOUNDARIES = {
 }
 
 # Functions that log a traceback. The last two are steps of a boundary in the same module.
-LOGS = {"exception", "format_exc", "log_incident", "_failed"}
+LOGS = {"exception", "format_exc", "log_incident", "_failed", "handleError"}
 
 
 def caught() -> Iterator[tuple[str, str, ast.ExceptHandler]]:

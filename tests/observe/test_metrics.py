@@ -19,7 +19,7 @@ from parley.server.settings import GrpcOptions, Settings
 from parley.store.memory.store import MemoryTaskStore
 from tests.kit.http import ask, call, post
 from tests.kit.servers import WAYS
-from tests.kit.waiting import until
+from tests.kit.waiting import let_time_pass, until
 from tests.kit.webhooks import webhook
 
 pytestmark = pytest.mark.anyio
@@ -113,7 +113,7 @@ async def test_running_and_waiting_turns_the_age_of_the_queue_and_recoveries() -
 
     async with serving(parley.asgi(agent, settings=COUNTED)) as url, parley.connect(url) as remote:
         tasks = [await remote.send(f"{n}", return_immediately=True) for n in range(3)]
-        await asyncio.sleep(0.02)  # the age has a resolution of milliseconds
+        await let_time_pass(0.02)  # the age has a resolution of milliseconds
         found = await samples(url)
         assert value(found, "parley_turns_running", agent="narrow") == 1
         assert value(found, "parley_turns_waiting", agent="narrow") == 2

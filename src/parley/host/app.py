@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import msgspec
 
@@ -17,10 +17,8 @@ from parley.engine.service.service import AgentService
 from parley.files.objects import FilesUnavailable
 from parley.host.banner import banner, write_banner
 from parley.host.bindings import BoundBinding, ServerParts, bindings_of, check_paths
-from parley.host.configuration import Configuration, Reloading, configured
 from parley.host.files import open_files
 from parley.host.host import Agents, Host, placed
-from parley.host.metrics import MetricsPage
 from parley.host.options import (
     AppKeywords,
     Identify,
@@ -39,6 +37,9 @@ from parley.server.app import App, Endpoint, Settings, create_app
 from parley.server.cards.discovery import ServerCardSigner, signed_endpoints
 from parley.server.endpoint import FileService, Interfaces
 from parley.store.protocols.errors import StoreError
+
+if TYPE_CHECKING:
+    from parley.host.configuration import Configuration
 
 WORKER = (
     "this process is a worker: it runs turns and answers health checks only; send requests to "
@@ -71,7 +72,7 @@ def asgi(agents: Agents | None = None, **options: Unpack[AppKeywords]) -> App:
             f"an app does not listen, so asgi takes no {others[0]}: give it to parley.serve, or to "
             "the server that runs the app"
         )
-    known, settings = configured(options, store="memory:")
+    known, settings = _configured(options, store="memory:")
     return open_app(agents, known, settings=settings)
 
 
@@ -107,9 +108,25 @@ def open_app(
     host.audit.settings |= {**options.record(), "signing_keys": _signer_names(host.signing_keys)}
     app = app_of(host)
     if settings is not None:
+        from parley.host.configuration import Reloading
+
         reloading = Reloading(settings, {"limits": host.limits.declare, **apply})
         app.lifecycle.on_reload(reloading.reload)
     return app
+
+
+def _configured(
+    keywords: Mapping[str, Any], **defaults: Any
+) -> tuple[ServerOptions, Configuration | None]:
+    """Return the options of keywords, and the sources of further ones if ``config`` names a file.
+
+    Raises ``ValueError``.
+    """
+    if keywords.get("config") is None:
+        return ServerOptions(**{**defaults, **keywords}), None
+    from parley.host.configuration import configured
+
+    return configured(keywords, **defaults)
 
 
 def _signer_names(keys: SigningKeys | None) -> list[str]:
@@ -173,6 +190,11 @@ def app_of(host: Host, *, caller: Identify | None = None) -> App:
 
     running = AsyncExitStack()
 
+    page = None
+    if host.metrics is not None:
+        from parley.host.metrics import MetricsPage
+
+        page = MetricsPage(host.metrics)
     app = create_app(
         endpoints,
         settings=settings,
@@ -185,7 +207,7 @@ def app_of(host: Host, *, caller: Identify | None = None) -> App:
         unavailable_message=WORKER if role == "worker" else "",
         middleware=options.middleware,
         signing_keys=host.signing_keys if endpoints else None,
-        metrics=None if host.metrics is None else MetricsPage(host.metrics),
+        metrics=page,
     )
     if host.signing_keys is not None:
         app.lifecycle.on_reload(host.signing_keys.reload)
@@ -280,7 +302,7 @@ def serve(
     """
     from parley.server.sockets import ListenError
 
-    known, settings = configured(options)
+    known, settings = _configured(options)
     app = open_app(agents, known, settings=settings)
 
     def started(address: str) -> None:

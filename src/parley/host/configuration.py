@@ -454,16 +454,12 @@ def _joined(value: Any) -> str:
 # -- keywords, and reloading ------------------------------------------------------------------
 
 
-def configured(
-    keywords: Mapping[str, Any], **defaults: Any
-) -> tuple[ServerOptions, Configuration | None]:
+def configured(keywords: Mapping[str, Any], **defaults: Any) -> tuple[ServerOptions, Configuration]:
     """Return the options of keywords. ``config`` names a file, which is read with the environment.
 
     Raises ``ValueError`` with all problems.
     """
-    keywords, file = dict(keywords), keywords.get("config")
-    if file is None:
-        return ServerOptions(**{**defaults, **keywords}), None
+    keywords, file = dict(keywords), keywords["config"]
     tenants = keywords.pop("tenants", None)
     found = Configuration(keywords, file, defaults=defaults)
     options = found.checked()

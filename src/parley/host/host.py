@@ -40,7 +40,6 @@ from parley.host.egress import EgressPolicies
 from parley.host.files import FileSweeps, hosted_files, kept_for
 from parley.host.limits import HostLimits
 from parley.host.local_agents import Receivers, agent_addresses, connect_local, guests_of, hosted
-from parley.host.metrics import HostMetrics
 from parley.host.options import Identify, ServerOptions
 from parley.host.server_audit import ServerAudit
 from parley.model.concurrency import see_through
@@ -70,6 +69,7 @@ from parley.store.task_store import TaskStore
 
 if TYPE_CHECKING:
     from parley.client.connection import Connection
+    from parley.host.metrics import HostMetrics
     from parley.observe.export import Collector
 
 # -- startup log ------------------------------------------------------------------------------
@@ -390,6 +390,8 @@ class Host:
         self.tenants = {name: services[agent.key] for name, agent in tenants.items()}
 
     def _host_metrics(self) -> HostMetrics:
+        from parley.host.metrics import HostMetrics
+
         return HostMetrics(self.store, self.executors, self.hints, self.push)
 
     def _executor(self, agent: AgentDescription) -> AgentExecutor:

@@ -26,7 +26,6 @@ from parley.server.sockets import ListenError as ListenError
 from parley.server.sockets import address_of, listen, most_connections
 from parley.server.tls import Handshakes, ReloadingTls, asked_of_callers, lacks_certificates
 from parley.server.websocket.serving import SocketServing
-from parley.server.workers import ListeningAddress, Workers
 
 # Longer than the minute that load balancers commonly keep an idle connection: the side that sends
 # requests should be the one that closes.
@@ -65,7 +64,11 @@ def run(
     encryption = _encryption(app, tls)
     if encryption is not None:
         app.lifecycle.on_reload(encryption.reload)
-    shared = ListeningAddress(host, port, grpc) if workers > 1 else None
+    shared = None
+    if workers > 1:
+        from parley.server.workers import ListeningAddress, Workers
+
+        shared = ListeningAddress(host, port, grpc)
     sockets = listen(host, port) if shared is None else shared.sockets
     try:
         check_exposure(app, host, sockets, grpc, allow_anonymous=allow_anonymous)
