@@ -31,7 +31,7 @@ INSTALLS = re.compile(
 )
 SPECS = {"--from", "--with", "--spec"}
 TAKES_A_VALUE = {"-r", "-c", "-p", "--python", "--index-url", "-i", "--group", "-t", "--target"}
-EXTRA = re.compile(r"(?<![\w.\[-])(parley[\w.-]*)\[([a-z0-9_, -]+)\]")
+EXTRA = re.compile(r"(?<![\w.\[-])(parley[\w.-]*)\[([a-z][a-z0-9_, -]*)\]")
 LOCAL = re.compile(r"(?<=[\"' ])\.\[([a-z0-9_, -]+)\]")
 ASKED_OF = re.compile(r"\b(?:version|distribution|metadata|requires|from_name)\(\s*[\"']([^\"']+)")
 

@@ -40,6 +40,7 @@ class HostMetrics:
         self._executors = executors
         self._hints = hints
         self._push = push
+        self._begin_counts()
         sampling = Periodic(
             "sampling the metrics", self.sample, SAMPLE_SECONDS, log=_log, expected=StoreError
         )
@@ -73,6 +74,15 @@ class HostMetrics:
             await self._send()
             self._sender = None
         del self._periodic[1:]
+
+    def _begin_counts(self) -> None:
+        """Show counters of failures as 0 from the start: else a rate misses the first failure."""
+        found = metrics.start()
+        found.of("deliveries", "failed")
+        for agent, executor in self._executors.items():
+            found.of("recoveries", agent)
+            for skill in executor.skills:
+                found.of("turns", agent, skill, "failed")
 
     async def sample(self) -> None:
         """Set the gauges. Raises ``StoreError`` if the queue cannot be read."""

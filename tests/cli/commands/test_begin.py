@@ -25,7 +25,7 @@ def test_a_new_agent_runs_passes_its_test_and_has_files_for_deployment(parley, t
     }
     assert {"agent.py", "test_agent.py", "pyproject.toml", "README.md", ".gitignore"} <= {*written}
     dockerfile = (folder / "deploy/Dockerfile").read_text()
-    assert '"parley-a2a[cli,postgres,redis]"' in dockerfile
+    assert '"parley-a2a[cli,metrics,otel,postgres,redis]"' in dockerfile
     copied = [line.split()[1] for line in dockerfile.splitlines() if line.startswith("COPY ")]
     assert copied == ["${AGENT}", "--from=build", "--from=build"]
     assert "ARG AGENT=.\n" in dockerfile

@@ -19,7 +19,14 @@ from parley.cli.settings.table import CommandSettings
 from parley.cli.shipped import shipped
 
 DEPLOYED = {
-    "docker": ("Dockerfile", "Dockerfile.dockerignore", "compose.yaml", "env.example", "haproxy"),
+    "docker": (
+        "Dockerfile",
+        "Dockerfile.dockerignore",
+        "compose.yaml",
+        "env.example",
+        "haproxy",
+        "observability",
+    ),
     "kubernetes": ("Dockerfile", "Dockerfile.dockerignore", "helm/parley-agent"),
     "systemd": ("systemd",),
 }
