@@ -30,6 +30,7 @@ MAY_NAME_A_STREAM = {
 MAY_DRAW = {
     "cli/output/rich_answer.py": "on a console that shows what it is given as text",
     "cli/output/pictures.py": "half blocks",
+    "cli/commands/top.py": "on the console of rich_answer",
     "cli/rich_view.py": "on the console of rich_answer",
     "cli/chat/terminal.py": "edits what is typed",
 }

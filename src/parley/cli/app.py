@@ -54,6 +54,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "keys": "Manage API keys of callers, and signing keys of a server.",
         "audit": "Show, export, verify and prune the audit log.",
         "usage": "Show the usage of callers by day.",
+        "top": "Show what servers do now: requests, errors, latency, turns.",
         "complete": "Complete an event that tasks wait for.",
     },
     "Practise and test": {
@@ -85,6 +86,7 @@ ALONE = (
     "help",
     "send",
     "serve",
+    "top",
     "usage",
     "audit",
 )

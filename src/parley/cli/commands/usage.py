@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 from parley.cli.commands.store import format_size
 from parley.cli.output.failures import UsageFailure
 from parley.cli.output.streams import Output
-from parley.cli.output.text import one_line
+from parley.cli.output.text import aligned, one_line
 from parley.cli.settings.options import CommandOption
 from parley.cli.store.acts import InShared, StoreCommands, require_current
 from parley.engine.turn.usage import day_name
@@ -96,14 +96,7 @@ def _table(rows: Sequence[UsageRow]) -> list[str]:
                 f"{row.run_ms / 1000:.1f}s",
             ]
         )
-    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-    return [
-        "  ".join(
-            cell.ljust(width) if column < 4 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    ]
+    return aligned(lines, left=4)
 
 
 def _document(row: UsageRow) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import json
 import re
 import shlex
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -101,6 +101,18 @@ def _shell_word(word: str) -> str:
 def one_line(text: str) -> str:
     """Return ``text`` on one line, with its white space folded."""
     return visible(" ".join(text.split()))
+
+
+def aligned(lines: Sequence[Sequence[str]], *, left: int) -> list[str]:
+    """Return lines of cells as columns, of which the first ``left`` are aligned at the left."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if column < left else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    ]
 
 
 def cell(text: str, width: int) -> str:
