@@ -29,6 +29,7 @@ from parley.host.options import (
 )
 from parley.host.store_urls import open_bus, open_store
 from parley.model.cards import AgentCard
+from parley.model.extensions import Extension
 from parley.security.egress import LOOPBACK
 from parley.security.exposed_secrets import hide_secrets
 from parley.security.signing.keys import SigningKeys
@@ -239,10 +240,16 @@ def _endpoints(
             guests = host.receivers[agent.key].guests
             files = FileService(host.files, agent.key, inline_bytes, agent.owner, guests)
             card = partial(_card_with_files, agent, files)
+        extensions = agent.extensions
+        if host.collector is not None and settings.page:
+            from parley.extensions.task_spans import TaskSpans
+
+            extensions = (*extensions, TaskSpans())
+            card = partial(_card_with, extensions[-1], card)
         return Endpoint(
             service,
             card,
-            agent.extensions,
+            extensions,
             key=agent.key,
             callbacks=host.receivers[agent.key].callbacks,
             credentials=host.receivers[agent.key].credentials,
@@ -267,6 +274,15 @@ def _card_with_files(
 ) -> AgentCard:
     made = agent.card_at(interfaces)
     return files.declared(made, made.supported_interfaces)
+
+
+def _card_with(
+    extension: Extension, card: Callable[[Interfaces], AgentCard], interfaces: Interfaces
+) -> AgentCard:
+    made = card(interfaces)
+    extensions = (*made.capabilities.extensions, extension.declared())
+    capabilities = msgspec.structs.replace(made.capabilities, extensions=extensions)
+    return msgspec.structs.replace(made, capabilities=capabilities)
 
 
 def _with_authenticator(endpoint: Endpoint, host: Host) -> Endpoint:

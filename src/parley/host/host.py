@@ -517,7 +517,8 @@ class Host:
             version = agents[0].card.version if len(agents) == 1 else ""
             names = ", ".join([agent.name for agent in agents])
             resource = resource_of(names, version, self.store.replica)
-            if (flush := start_spans(collector, resource)) is not None:
+            keeps = self.options.settings.page
+            if (flush := start_spans(collector, resource, keeps=keeps)) is not None:
                 self._on_stop(stack, "the export of spans", flush)
             if collector.wants(metrics_export.SIGNAL):
                 metrics.start()

@@ -95,8 +95,10 @@ def resource_of(name: str, version: str, replica: str) -> Resource:
 _spans: tuple[Collector, TracerProvider] | None = None
 
 
-def start_spans(collector: Collector, resource: Resource) -> Flush | None:
+def start_spans(collector: Collector, resource: Resource, *, keeps: bool) -> Flush | None:
     """Send spans to a collector from now on. Return what sends the last spans.
+
+    ``keeps``: the last traces are kept in memory too.
 
     Raises ``ValueError`` if the program, or another server of this process, sends them elsewhere.
     """
@@ -124,6 +126,10 @@ def start_spans(collector: Collector, resource: Resource) -> Flush | None:
     if collector != _spans[0]:
         raise ValueError(f"otlp: this process sends its spans to {_spans[0].address} already")
     provider = _spans[1]
+    if keeps:
+        from parley.observe.recent import recent
+
+        recent.keep(provider)
 
     async def flush() -> None:
         await asyncio.to_thread(provider.force_flush, round(FLUSH_SECONDS * 1000))

@@ -2,12 +2,12 @@
 
 import { framesOf } from "./sse";
 import {
-  type Card, type ErrorBody, type Message, type StreamEvent, type StreamResponse, type Task, type Violation,
-  FILE_TRANSFER, IDEMPOTENT, RESUMABLE, SKILL_SCHEMAS, TYPED_QUESTIONS, isObject, listOf,
+  type Card, type ErrorBody, type Message, type Span, type StreamEvent, type StreamResponse, type Task, type Violation,
+  FILE_TRANSFER, IDEMPOTENT, RESUMABLE, SKILL_SCHEMAS, TASK_SPANS, TYPED_QUESTIONS, isObject, listOf,
 } from "./types";
 
 const JSON_TYPE = "application/a2a+json";
-const ASKED = [SKILL_SCHEMAS, TYPED_QUESTIONS];
+const ASKED = [SKILL_SCHEMAS, TASK_SPANS, TYPED_QUESTIONS];
 
 // An answer that is an error. `status` is 0 for an agent that could not be reached.
 export class Problem extends Error {
@@ -90,6 +90,13 @@ export class AgentClient {
 
   get(taskId: string, signal?: AbortSignal): Promise<Task> {
     return this.json<Task>("GET", `/tasks/${encodeURIComponent(taskId)}`, { signal });
+  }
+
+  // The spans of a task, where the server makes them; only those of the process that answers.
+  async spans(taskId: string, signal: AbortSignal): Promise<Span[]> {
+    if (!this.has(TASK_SPANS)) return [];
+    const found = await this.json<{ spans?: Span[] }>("GET", `/tasks/${encodeURIComponent(taskId)}/spans`, { signal });
+    return listOf(found.spans).filter(isObject) as unknown as Span[];
   }
 
   list(contextId: string): Promise<{ tasks?: Task[] }> {

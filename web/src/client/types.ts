@@ -29,6 +29,17 @@ export interface Artifact {
   parts?: Part[];
 }
 
+// A finished span of a task. Times are in milliseconds.
+export interface Span {
+  id: string;
+  parent: string;
+  name: string;
+  start: number;
+  duration: number;
+  error: string;
+  attributes?: Record<string, string>;
+}
+
 export interface TaskStatus {
   state: string;
   message?: Message;
@@ -128,6 +139,7 @@ export interface Card {
 export const ENDED = ["TASK_STATE_COMPLETED", "TASK_STATE_FAILED", "TASK_STATE_CANCELED", "TASK_STATE_REJECTED"];
 export const ASKING = ["TASK_STATE_INPUT_REQUIRED", "TASK_STATE_AUTH_REQUIRED"];
 
+export const TASK_SPANS = "urn:parley:task-spans:v1";
 export const RESUMABLE = "urn:parley:resumable-streams:v1";
 export const IDEMPOTENT = "urn:parley:idempotent-send:v1";
 export const SKILL_SCHEMAS = "urn:parley:skill-schemas:v1";

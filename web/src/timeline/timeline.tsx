@@ -8,6 +8,7 @@ import { language, say, stateWord } from "../i18n/words";
 import { plain } from "../render/text";
 import type { Conversation } from "../state/conversation";
 import type { EventRow, TaskView } from "../state/task";
+import { Spans } from "./spans";
 
 const PAGE = 100;
 
@@ -22,6 +23,7 @@ export function Timeline({ client, conversation }: { client: AgentClient; conver
     <section class="timeline" aria-labelledby="timeline-title">
       <h2 id="timeline-title">{say("timeline")}</h2>
       {task ? <Events key={task.id} task={task} isWhole={client.resumes} /> : <p class="quiet">{say("noTask")}</p>}
+      {task?.id && <Spans key={task.id} client={client} task={task} />}
     </section>
   );
 }
