@@ -1,4 +1,4 @@
-"""The method ``tasks/spans``: the spans of a task, where the server makes spans."""
+"""The method ``tasks/spans`` (``docs/reference/extensions/task-spans.md``)."""
 
 from __future__ import annotations
 
