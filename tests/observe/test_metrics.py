@@ -14,6 +14,7 @@ from parley.engine.agent_options import Execution
 from parley.model.errors import A2AError
 from parley.model.service import Caller
 from parley.observe.metrics import INSTRUMENTS
+from parley.server.restrictions import InsideGate
 from parley.server.run import serving
 from parley.server.settings import GrpcOptions, Settings
 from parley.store.memory.store import MemoryTaskStore
@@ -223,6 +224,12 @@ async def test_a_forbidden_address_is_counted() -> None:
 async def test_metrics_are_read_by_their_audience_alone_and_only_if_they_are_on() -> None:
     async with serving(parley.asgi(echo())) as url:
         assert (await ask(url, "GET", "/metrics")).status == 404
+    async with serving(parley.asgi(echo(), settings=COUNTED)) as url:
+        forwarded = {"X-Forwarded-For": "127.0.0.1"}  # a proxy shows nothing to the public
+        assert (await ask(url, "GET", "/metrics", b"", forwarded)).status == 404
+    gate = InsideGate()
+    for address, is_visible in (("10.1.2.3", True), ("::1", True), ("8.8.8.8", False)):
+        assert gate.is_visible({"client": (address, 1), "headers": []}) == is_visible
     closed = Settings(metrics=True, restrict={"metrics": ["10.0.0.0/8"]})
     async with serving(parley.asgi(echo(), settings=closed)) as url:
         assert (await ask(url, "GET", "/metrics")).status == 404

@@ -13,7 +13,7 @@ from parley.model.service import Caller
 from parley.security.authentication import Authenticator
 from parley.security.authorization import MISSING
 from parley.security.evidence import Evidence
-from parley.security.networks import Network, client_address, is_among, networks
+from parley.security.networks import Network, client_address, connection_address, is_among, networks
 
 Identify = Callable[[Any], Caller | Awaitable[Caller]]
 
@@ -97,6 +97,32 @@ class Gate:
         if not self._networks:
             return True
         return is_among(client_address(scope, trust_proxy=self._trust_proxy), self._networks)
+
+
+INSIDE = networks(
+    [
+        *("127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10"),
+        *("169.254.0.0/16", "::1/128", "fc00::/7", "fe80::/10"),
+    ],
+    what="inside",
+)  # fmt: skip
+
+
+class InsideGate(Gate):
+    """Admits connections of this machine and of private networks, and no request of a proxy.
+
+    It is the gate of an endpoint for operators that no setting restricts.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(Restriction(INSIDE), None, trust_proxy=False)
+
+    def is_visible(self, scope: Any) -> bool:
+        """Return whether a request comes from inside, and no proxy has passed it on."""
+        names = (name for name, _ in scope["headers"])
+        if any(name == b"forwarded" or name.startswith(b"x-forwarded-") for name in names):
+            return False
+        return is_among(connection_address(scope), INSIDE)
 
 
 def authenticated_only(identify: Identify | None) -> Identify:

@@ -50,6 +50,7 @@ from parley.server.lifecycle import Lifecycle
 from parley.server.limits import ByteReservation, ConcurrencyLimiter, SocketLimits
 from parley.server.restrictions import (
     Gate,
+    InsideGate,
     Restriction,
     authenticated_only,
     caller_headers,
@@ -194,7 +195,7 @@ class Routes:
         """
         restriction = self._restrictions.get(name)
         if restriction is None:
-            return None
+            return InsideGate() if name == "metrics" else None
         identify = (endpoint and endpoint.identify) or self._identify
         return Gate(restriction, identify, trust_proxy=self._settings.trust_proxy)
 

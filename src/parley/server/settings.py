@@ -223,8 +223,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     metrics: Annotated[
         bool,
         Option(
-            "Count, and answer /metrics in the text of Prometheus; --restrict metrics=... names "
-            "who reads it."
+            "Count, and answer /metrics in the text of Prometheus, to this machine and private "
+            "networks but to no proxy; --restrict metrics=... names others."
         ),
     ] = False
     grpc_address: Annotated[

@@ -56,6 +56,9 @@ env:
     valueFrom: {secretKeyRef: {name: {{ .Values.stores.secret }}, key: {{ .Values.stores.storeKey }}}}
   - name: PARLEY_BUS
     valueFrom: {secretKeyRef: {name: {{ .Values.stores.secret }}, key: {{ .Values.stores.busKey }}, optional: true}}
+  {{- if .Values.podMonitor.enabled }}
+  - {name: PARLEY_METRICS, value: "1"}
+  {{- end }}
   {{- with .Values.env }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
