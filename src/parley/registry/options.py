@@ -132,6 +132,9 @@ class RegistryOptions(RegistryFlags, frozen=True, kw_only=True):
     settings: Settings | None = None
     signing_keys: SigningKeys | str | Path | None = None
     migrate: bool = True
+    access_log: bool = False
+    otlp: str | None = None
+    trace_content: bool = False
     ingest: IngestLimits | None = None
     publishing: PublishingLimits | None = None
     health: HealthSettings | None = None
@@ -165,6 +168,9 @@ class RegistryKeywords(TypedDict, total=False):
     settings: Settings | None
     signing_keys: SigningKeys | str | Path | None
     migrate: bool
+    access_log: bool
+    otlp: str | None
+    trace_content: bool
     ingest: IngestLimits | None
     publishing: PublishingLimits | None
     health: HealthSettings | None

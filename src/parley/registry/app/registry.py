@@ -317,6 +317,9 @@ class Registry:
             settings=settings,
             drain=DRAIN_SECONDS,
             signing_keys=keys,
+            access_log=options.access_log,
+            otlp=options.otlp,
+            trace_content=options.trace_content,
             limits=[each.text for each in counted if not _is_on(each, rest)],
             publisher="" if publication is None else publication.publisher,
             bindings=[

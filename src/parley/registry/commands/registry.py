@@ -29,6 +29,10 @@ OPTIONS = (
     "url",
     "grpc_port",
     "migrate",
+    "metrics",
+    "access_log",
+    "otlp",
+    "trace_content",
     "tls_cert",
     "tls_key",
     "tls_client_ca",
@@ -123,6 +127,9 @@ def register(app: typer.Typer) -> None:
                 publisher=options.publisher,
                 signing_keys=options.signing_keys,
                 migrate=options.migrate,
+                access_log=options.access_log,
+                otlp=options.otlp,
+                trace_content=options.trace_content,
             )
         except ValueError as error:
             raise UsageFailure(str(error)) from error
