@@ -42,6 +42,7 @@ from parley.host.configuration import (
 from parley.host.options import AppKeywords, ServerOptions, options_of
 from parley.model.errors import ERRORS, A2AError, PeerError
 from parley.model.option import Option
+from parley.observe.metrics import INSTRUMENTS, Instrument
 from parley.server.settings import Settings
 from tests.house.sizes import SOURCE
 
@@ -381,6 +382,35 @@ def _text(lines: list[str]) -> str:
     return "\n".join(["```text", *lines, "```\n"])
 
 
+# -- the metrics -------------------------------------------------------------------------------
+
+METRICS_HEAD = """\
+# Metrics
+
+What [`--metrics`](../guides/observe.md#metrics) counts, as `/metrics` names it. OpenTelemetry has
+dots: `parley_turn_duration_seconds` is `parley.turn.duration`, the label `error_type` is
+`error.type`. Histograms have series with `_bucket`, `_sum` and `_count`.
+"""
+METRICS_FOOT = """
+Without `--workers`, `/metrics` also has `process_*`: processor time, memory, open files.
+
+This page is made from the code (`parley.observe.metrics.INSTRUMENTS`).
+"""
+
+
+def metrics() -> str:
+    """Return the page of the metrics."""
+    rows = [_metric_row(each) for each in INSTRUMENTS.values()]
+    table = _table("| Name | Kind | Labels | Meaning |", rows)
+    return "\n".join([METRICS_HEAD, table]) + METRICS_FOOT
+
+
+def _metric_row(each: Instrument) -> str:
+    name = each.text_name + ("_total" if each.kind == "counter" else "")
+    labels = ", ".join(f"`{label}`" for label in each.labels)
+    return f"| `{name}` | {each.kind} | {_cell(labels)} | {_cell(each.help)} |"
+
+
 # -- the interface of Python -------------------------------------------------------------------
 
 API_HEAD = """\
@@ -610,6 +640,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "api.md": api,
     "commands.md": commands,
     "errors.md": errors,
+    "metrics.md": metrics,
     "server-options.md": server_options,
 }
 
