@@ -241,7 +241,7 @@ def _endpoints(
             files = FileService(host.files, agent.key, inline_bytes, agent.owner, guests)
             card = partial(_card_with_files, agent, files)
         extensions = agent.extensions
-        if host.collector is not None and settings.page:
+        if host.collector is not None and host.collector.wants("traces") and settings.page:
             from parley.extensions.task_spans import TaskSpans
 
             extensions = (*extensions, TaskSpans())

@@ -109,14 +109,13 @@ def start_spans(collector: Collector, resource: Resource, *, keeps: bool) -> Flu
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
     if _spans is None:
-        is_unwanted = os.environ.get("OTEL_TRACES_EXPORTER", "otlp") != "otlp"
         is_taken = tracing.program_provider() is not None
         if collector.is_given and is_taken:
             raise ValueError(
                 "otlp: the program has set its own provider of spans with OpenTelemetry, which "
                 "sends them already; leave out otlp, or the provider"
             )
-        if is_taken or (is_unwanted and not collector.is_given):
+        if is_taken or not collector.wants("traces"):
             return None
         provider = TracerProvider(resource=resource)
         exporter = OTLPSpanExporter(endpoint=collector.endpoint("traces"))
