@@ -38,7 +38,8 @@ def mortal_postgres() -> Iterator[PostgresServer]:
 
 @pytest.fixture
 def fleet_of(mortal_postgres: PostgresServer, tmp_path: Path) -> FleetOf:
-    """A maker of fleets on PostgreSQL: with this many replicas, and hints by PostgreSQL or Redis.
+    """A maker of fleets on PostgreSQL: with this many replicas, and hints by PostgreSQL or Redis
+    (its own, or the URL of another).
 
     ``lines`` puts a proxy between the replicas and each service, and between callers and the door.
     """
@@ -71,6 +72,8 @@ def fleet_of(mortal_postgres: PostgresServer, tmp_path: Path) -> FleetOf:
 
                 redis = stack.enter_context(running())
                 options["bus"] = await through(redis.url, redis.port)
+            elif bus != "postgres":
+                options["bus"] = bus
             one = await stack.enter_async_context(
                 fleet.fleet_of(count, tmp_path, store=store, seed=seed, **options)
             )

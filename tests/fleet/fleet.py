@@ -33,8 +33,9 @@ class Replica:
     ) -> None:
         self.name = name
         self.script = script
-        self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.host = options.get("host", "127.0.0.1")
+        self.port = options.get("port") or free_port()
+        self.url = f"http://{self.host}:{self.port}"
         self.options = options
         self.log = home / f"{name}.log"
         self.acts = home / "acts"
@@ -60,7 +61,7 @@ class Replica:
             while True:
                 assert self.process.returncode is None, self.log.read_text()[-3000:]
                 with contextlib.suppress(OSError):
-                    _, writer = await asyncio.open_connection("127.0.0.1", self.port)
+                    _, writer = await asyncio.open_connection(self.host, self.port)
                     writer.close()
                     return
                 await let_time_pass(0.02)

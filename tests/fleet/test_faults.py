@@ -15,7 +15,9 @@ from tests.fleet import faults
 from tests.fleet.conftest import FleetOf, Officials
 from tests.fleet.load import load
 from tests.fleet.settings import schedules
-from tests.kit.waiting import let_time_pass
+from tests.fleet.test_outage import until_ready
+from tests.kit.services import postgres, redis
+from tests.kit.waiting import let_time_pass, until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.service, pytest.mark.peer]
 
@@ -118,6 +120,36 @@ async def test_redis_dies_stands_still_and_is_gone(fleet_of: FleetOf, seed: int)
         # This time Redis stays down: the fleet is slower then, but still correct.
         await asyncio.to_thread(fleet.redis.kill)
         await callers.until(callers.book.done.total() + 10)
+
+
+@pytest.mark.parametrize("seed", range(schedules(1)))
+async def test_a_standby_is_promoted_and_the_old_primary_comes_back(
+    fleet_of: FleetOf, seed: int
+) -> None:
+    with postgres.running() as primary, postgres.standing_by(primary) as standby:
+        store = postgres.either(primary, standby)
+        async with fleet_of(2, store=store, seed=seed) as fleet, load(fleet, seed) as callers:
+            await callers.until(8)
+            await asyncio.to_thread(primary.kill)
+            await asyncio.to_thread(standby.promote)
+            await asyncio.to_thread(primary.start)
+            await callers.until(callers.book.done.total() + 8)
+            await asyncio.to_thread(standby.cut_connections)
+            await callers.until(callers.book.done.total() + 8)
+            for replica in fleet.replicas:
+                await until_ready(replica, 200)
+
+
+@pytest.mark.parametrize("seed", range(schedules(1)))
+async def test_the_primary_of_some_channels_is_lost(fleet_of: FleetOf, seed: int) -> None:
+    with redis.cluster(3, replicas=1) as nodes:
+        bus = f"redis+cluster://127.0.0.1:{nodes[1].port},127.0.0.1:{nodes[2].port}"
+        async with fleet_of(2, bus=bus, seed=seed) as fleet, load(fleet, seed) as callers:
+            await callers.until(5)
+            await asyncio.to_thread(nodes[0].kill)
+            await callers.until(callers.book.done.total() + 5)
+            for replica in fleet.replicas:
+                await until(lambda log=replica.log: "works again" in log.read_text())
 
 
 @pytest.mark.parametrize("seed", range(schedules(1)))

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import signal
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 import parley
 from parley import Task, TaskState
-from tests.fleet.callers import PATIENT, client
+from tests.fleet.book import Book
+from tests.fleet.callers import PATIENT, World, client
 from tests.fleet.conftest import FleetOf
 from tests.fleet.fleet import Fleet, Replica
-from tests.fleet.ledger import check_acts, check_log, kept, numbers
+from tests.fleet.ledger import check_acts, check_book, check_log, check_outcome, kept, numbers
 from tests.fleet.load import opened
 from tests.kit.waiting import let_time_pass
 
@@ -68,6 +70,25 @@ async def test_a_task_goes_on_elsewhere_and_so_does_its_stream(fleet_of: FleetOf
             check_log(found := await kept(store, task.id))
         assert len(found.events) == len(events)
         assert "".join(a.text for a in found.task.artifacts) == numbers(100)
+
+
+async def test_a_hundred_streams_outlive_a_replica(fleet_of: FleetOf) -> None:
+    async with fleet_of(3) as fleet, client(fleet.url) as agent, asyncio.timeout(BOUND):
+        book = Book()
+        world = World(fleet.url, agent, book, cast("Any", None), random.Random(0))
+        began = await asyncio.gather(*(world.begin("report", "15 200") for _ in range(100)))
+        async with asyncio.TaskGroup() as readers:
+            for task in began:
+                readers.create_task(world.watch(task.id))
+            await let_time_pass(1.0)
+            await fleet.replicas[0].end()
+        assert book.refused["watcher"] > 10, "few streams were open on the dead replica"
+        async with opened(fleet) as store:
+            found = {task.id: await kept(store, task.id) for task in began}
+        for each in found.values():
+            check_log(each)
+            check_outcome(each)
+        check_book(found, book)
 
 
 async def test_who_wakes_up_too_late_is_not_heard(fleet_of: FleetOf) -> None:

@@ -257,26 +257,38 @@ class PgBouncer:
 
     def __init__(self, server: PostgresServer, pool_size: int = 5) -> None:
         self._server = server
+        self._pool_size = pool_size
         self._folder = _folder("pgbouncer")
         self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
         (self._folder / "users").write_text(f'"{server.user}" ""\n')
+        self._configure()
+        if os.geteuid() == 0:
+            for path in self._folder.iterdir():
+                shutil.chown(path, "nobody", "nogroup")
+
+    def _configure(self) -> None:
         (self._folder / "ini").write_text(
             "[databases]\n"
-            f"* = host=127.0.0.1 port={server.port} user={server.user}\n"
+            f"* = host=127.0.0.1 port={self._server.port} user={self._server.user}\n"
             "[pgbouncer]\n"
             "listen_addr = 127.0.0.1\n"
             f"listen_port = {self.port}\n"
             "auth_type = trust\n"
             f"auth_file = {self._folder}/users\n"
             "pool_mode = transaction\n"
-            f"default_pool_size = {pool_size}\n"
+            f"default_pool_size = {self._pool_size}\n"
             "max_client_conn = 500\n"
+            "server_login_retry = 1\n"
             "unix_socket_dir =\n"
         )
-        if os.geteuid() == 0:
-            for path in self._folder.iterdir():
-                shutil.chown(path, "nobody", "nogroup")
+
+    def point_to(self, server: PostgresServer) -> None:
+        """Send its clients to another server from now on."""
+        assert self._process is not None
+        self._server = server
+        self._configure()
+        self._process.send_signal(signal.SIGHUP)
 
     def url(self, database: str = "postgres", schema: str = "") -> str:
         """Return the address of a database behind it."""
@@ -343,6 +355,12 @@ def standing_by(server: PostgresServer) -> Iterator[PostgresServer]:
         yield standby
     finally:
         standby.remove()
+
+
+def either(*servers: PostgresServer) -> str:
+    """Return the address of whichever server takes writes."""
+    hosts = ",".join(f"127.0.0.1:{server.port}" for server in servers)
+    return f"postgresql://{servers[0].user}@{hosts}/postgres?target_session_attrs=read-write"
 
 
 @contextmanager

@@ -141,13 +141,13 @@ def running(*options: str) -> Iterator[RedisServer]:
 
 
 @contextmanager
-def cluster(masters: int = 3) -> Iterator[list[RedisServer]]:
-    """Start a cluster of this many nodes, which share the slots. No node has a replica."""
+def cluster(masters: int = 3, replicas: int = 0) -> Iterator[list[RedisServer]]:
+    """Start a cluster whose masters share the slots, and come first. Each has so many replicas."""
     if reason := missing():
         pytest.skip(reason)
     with ExitStack() as all_of_them:
         nodes = []
-        for _ in range(masters):
+        for _ in range(masters * (1 + replicas)):
             node = RedisServer(
                 "cluster-enabled yes",
                 "cluster-config-file nodes",
@@ -159,7 +159,7 @@ def cluster(masters: int = 3) -> Iterator[list[RedisServer]]:
             node.start()
             nodes.append(node)
         step = -(-16384 // masters)
-        for n, node in enumerate(nodes):
+        for n, node in enumerate(nodes[:masters]):
             last = min((n + 1) * step, 16384) - 1
             assert node.ask("CLUSTER", "ADDSLOTSRANGE", str(n * step), str(last)).startswith("+OK")
             node.ask("CLUSTER", "SET-CONFIG-EPOCH", str(n + 1))
@@ -169,11 +169,17 @@ def cluster(masters: int = 3) -> Iterator[list[RedisServer]]:
         def is_whole() -> bool:
             infos = [node.ask("CLUSTER", "INFO") for node in nodes]
             return all(
-                "cluster_state:ok" in info and f"cluster_known_nodes:{masters}" in info
+                "cluster_state:ok" in info and f"cluster_known_nodes:{len(nodes)}" in info
                 for info in infos
             )
 
         _until(is_whole, "the cluster does not come together")
+        for n, node in enumerate(nodes[masters:]):
+            master = nodes[n % masters]
+            node.ask("CLUSTER", "REPLICATE", master.ask("CLUSTER", "MYID").splitlines()[1])
+            _until(
+                lambda m=master: "state=online" in m.ask("INFO", "replication"), "no replica comes"
+            )  # type: ignore[misc]
         yield nodes
 
 

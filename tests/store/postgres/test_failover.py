@@ -7,9 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from parley.database.errors import StoreError
+from parley.database.postgres import connection
 from parley.store.postgres.store import PostgresTaskStore
 from tests.kit.records import SCOPE, addition, all_events, chunk, creation
-from tests.kit.services.postgres import PostgresServer, running, standing_by
+from tests.kit.services.postgres import PostgresServer, either, running, standing_by
 from tests.kit.services.proxy import line
 from tests.kit.waiting import let_time_pass
 from tests.store.postgres.test_store import ROUNDS, opened
@@ -28,10 +30,7 @@ async def test_no_replica_reads_from_a_server_that_another_replaced(
     servers: tuple[PostgresServer, PostgresServer],
 ) -> None:
     server, standby = servers
-    url = (
-        f"postgresql://{server.user}@127.0.0.1:{server.port},127.0.0.1:{standby.port}/postgres"
-        "?target_session_attrs=read-write"
-    )
+    url = either(server, standby)
     one, other = PostgresTaskStore(url), PostgresTaskStore(url)
     for store in (one, other):
         await store.open(lambda _: None)
@@ -56,6 +55,32 @@ async def test_no_replica_reads_from_a_server_that_another_replaced(
     finally:
         for store in (one, other):
             await store.close()
+
+
+async def test_a_replaced_server_that_comes_back_is_passed_over(
+    servers: tuple[PostgresServer, PostgresServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes writes, and lacks what was written since."""
+    server, standby = servers
+    url = either(server, standby)
+    async with asyncio.timeout(30), opened(url) as store:
+        await store.append(creation("before"))
+        await asyncio.to_thread(server.kill)
+        await asyncio.to_thread(standby.promote)
+        await store.append(creation("after"))
+        await asyncio.to_thread(server.start)
+        await asyncio.to_thread(standby.cut_connections)
+        await store.append(addition("after", 1, chunk("after", "a")))
+        monkeypatch.setattr(connection, "_newest", {})  # as in a process that begins now
+        async with opened(url) as other:
+            assert len(await all_events(other, "after")) == 2
+        # Where it is the only server there is, it is rejected.
+        alone = server.url()
+        known = next(iter(connection._newest.values()))
+        monkeypatch.setitem(connection._newest, connection.Address.of(alone).conninfo, known)
+        with pytest.raises(StoreError, match="was replaced by the promotion of another"):
+            async with opened(alone):
+                pass
 
 
 # -- values of contexts on PostgreSQL: set by several replicas, over interrupted connections -------

@@ -12,7 +12,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode
@@ -37,6 +37,10 @@ STALE_SECONDS = 1.0
 """The time that a connection to a read-only server is used; another server may have replaced it."""
 
 Connection = psycopg.Connection[tuple[Any, ...]]
+
+_newest: dict[str, tuple[str, int]] = {}
+"""By connection string: the database system, and its newest timeline that this process saw."""
+_newest_lock = threading.Lock()
 
 
 class Address(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,6 +93,33 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
         more: dict[str, Any] = {k: v for k, v in settings.items() if k not in known}
         return cls(conninfo=conninfo.make_conninfo(plain, **more), schema=schema, name=name)
 
+    def orders(self) -> list[str]:
+        """Return the connection string with each of its hosts first."""
+        known = conninfo.conninfo_to_dict(self.conninfo)
+        lists = {name: str(known.get(name, "")).split(",") for name in ("host", "hostaddr", "port")}
+        lists = {name: values for name, values in lists.items() if len(values) > 1}
+        return [
+            conninfo.make_conninfo(
+                self.conninfo, **{k: ",".join(v[n:] + v[:n]) for k, v in lists.items()}
+            )
+            for n in range(max(map(len, lists.values()), default=1))
+        ]
+
+    def was_replaced(self, history: tuple[str, int | None] | None) -> bool:
+        """Return whether a server's ``history`` ends before the newest that this process saw.
+
+        Only a promotion begins a new timeline. ``None`` is a standby's, or a service that hides it.
+        """
+        system, timeline = history or ("", None)
+        if timeline is None:
+            return False
+        with _newest_lock:
+            known = _newest.get(self.conninfo)
+            if known and known[0] == system and timeline < known[1]:
+                return True
+            _newest[self.conninfo] = (system, timeline)
+        return False
+
 
 class _TimedConnection(psycopg.Connection[Any]):
     """A connection that waits for an answer for up to ``timeout`` seconds."""
@@ -123,6 +154,12 @@ _SQL = SqlFiles("parley.database").queries("postgres", "connection.sql")
 INDEXED = _SQL["configure_session"]
 """Settings of a session whose queries all use an index, and are planned once."""
 
+HISTORY = _SQL["history"]
+NO_HISTORY = (psycopg.ProgrammingError, psycopg.NotSupportedError)
+"""The errors of services that hide it."""
+
+REPLACED = "the server was replaced by the promotion of another; rebuild it as a standby"
+
 _UNUSABLE = (pq.TransactionStatus.ACTIVE, pq.TransactionStatus.UNKNOWN)
 
 
@@ -156,16 +193,39 @@ class BoundedConnection:
         )
 
     def connect(self) -> None:
-        """Connect, if there is no connection. Raises ``psycopg.Error``."""
+        """Connect, if there is no connection. Raises ``psycopg.Error``.
+
+        A server that another replaced is passed over: its timeline is older. A process that
+        begins asks all hosts which one is the newest.
+        """
         if self.is_connected:
             return
         self.disconnect()
-        connection = _TimedConnection.connect(self._address.conninfo, autocommit=True)
+        orders = self._address.orders()
+        if len(orders) > 1 and self._address.conninfo not in _newest:
+            for order in orders:
+                with suppress(psycopg.OperationalError), _TimedConnection.connect(order) as one:
+                    one.timeout = self.timeout
+                    self._address.was_replaced(_history(one))
+        for order in orders:
+            connection = _TimedConnection.connect(order, autocommit=True)
+            if self._configure(connection):
+                self._connection = connection
+                is_stale = is_read_only(connection)
+                self._stale_at = time.monotonic() + STALE_SECONDS if is_stale else 0.0
+                return
+            connection.close()
+        raise psycopg.OperationalError(REPLACED)
+
+    def _configure(self, connection: _TimedConnection) -> bool:
+        """Configure a new connection; return false if another server replaced its server."""
         connection.timeout = self.timeout
         connection.is_stopped = self._stopped.is_set
         for kind, dumper in _DUMPERS.items():
             connection.adapters.register_dumper(kind, dumper)
         try:
+            if self._address.was_replaced(_history(connection)):
+                return False
             is_direct = _is_direct(connection)
             if is_direct and self._session:
                 # Behind a pooler the session must not be configured.
@@ -178,8 +238,7 @@ class BoundedConnection:
         except BaseException:
             connection.close()
             raise
-        self._connection = connection
-        self._stale_at = time.monotonic() + STALE_SECONDS if is_read_only(connection) else 0.0
+        return True
 
     def execute(self, sql: str, values: Any = None) -> psycopg.Cursor[tuple[Any, ...]]:
         """Execute a statement. Raises ``psycopg.Error``.
@@ -247,6 +306,12 @@ def is_read_only(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[A
     """Return whether the server was read-only at its last answer (PostgreSQL 14 and later)."""
     setting = connection.pgconn.parameter_status
     return b"on" in (setting(b"default_transaction_read_only"), setting(b"in_hot_standby"))
+
+
+def _history(connection: psycopg.Connection[Any]) -> tuple[str, int | None] | None:
+    with suppress(*NO_HISTORY):
+        return connection.execute(HISTORY, prepare=False).fetchone()
+    return None
 
 
 def _is_direct(connection: Connection) -> bool:

@@ -18,7 +18,7 @@ from typing import Any
 
 import psycopg
 
-from parley.database.postgres.connection import Address, is_read_only
+from parley.database.postgres.connection import HISTORY, NO_HISTORY, REPLACED, Address, is_read_only
 from parley.model.concurrency import end
 from parley.store.bus.frames import RECONNECT, FrameBus, reconnect
 from parley.store.bus.subscriptions import LocalHints
@@ -111,14 +111,19 @@ class PostgresBus(FrameBus):
         if self._is_closing:
             return True
         try:
-            connection = await self._connect()
-            self._connections.add(connection)
-            try:
-                await session(connection)
-            finally:
-                self._connections.discard(connection)
-                # Not ``close``, which sends a message: the server may no longer answer.
-                connection.pgconn.finish()
+            for order in self._address.orders():
+                connection = await self._connect(order)
+                self._connections.add(connection)
+                try:
+                    if not await self._was_replaced(connection):
+                        await session(connection)
+                        break
+                finally:
+                    self._connections.discard(connection)
+                    # Not ``close``, which sends a message: the server may no longer answer.
+                    connection.pgconn.finish()
+            else:
+                raise psycopg.OperationalError(REPLACED)
         except (psycopg.Error, OSError) as error:
             if not self._is_closing:
                 self._failed(error)
@@ -126,10 +131,16 @@ class PostgresBus(FrameBus):
             self._tried.set()
         return self._is_closing
 
-    async def _connect(self) -> Connection:
-        connection = await psycopg.AsyncConnection.connect(self._address.conninfo, autocommit=True)
+    async def _connect(self, order: str) -> Connection:
+        connection = await psycopg.AsyncConnection.connect(order, autocommit=True)
         connection.prepare_threshold = None
         return connection
+
+    async def _was_replaced(self, connection: Connection) -> bool:
+        with suppress(*NO_HISTORY):
+            cursor = await _in_time(connection, connection.execute(HISTORY))
+            return self._address.was_replaced(await cursor.fetchone())
+        return False
 
     # -- publishing ----------------------------------------------------------------------------
 
@@ -233,11 +244,11 @@ class PostgresBus(FrameBus):
             self._works()
 
 
-async def _in_time(connection: Connection, work: Coroutine[Any, Any, Any]) -> None:
+async def _in_time(connection: Connection, work: Coroutine[Any, Any, Any]) -> Any:
     """Wait for the server's answer; abort the connection after ``TIMEOUT_SECONDS``."""
     timer = asyncio.get_running_loop().call_later(TIMEOUT_SECONDS, _abort, connection)
     try:
-        await work
+        return await work
     finally:
         timer.cancel()
 
