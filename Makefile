@@ -46,7 +46,7 @@ else
 INSTALL = uv pip install --quiet --python $(BIN)/python$(EXE)
 endif
 
-.PHONY: help web demo test test-quick lint release-check bench bench-quick bench-fleet bench-peers docs site conformance interop frameworks fuzz simulation mutants clean
+.PHONY: help web demo test test-quick lint release-check bench bench-quick bench-fleet bench-failover bench-peers docs site conformance interop frameworks fuzz simulation mutants clean
 
 help:
 	@echo "make demo    serve the example agents and talk to them (ARGS=--once ends by itself)"
@@ -57,6 +57,7 @@ help:
 	@echo "make bench   measure beside a typed app and other SDKs (ARGS=--write into the documents)"
 	@echo "make bench-quick  compare with the figures that are expected, in two minutes"
 	@echo "make bench-fleet  measure replicas, stored tasks and memory"
+	@echo "make bench-failover  lose a primary, a Redis, a replica, and see what callers see"
 	@echo "make bench-peers  make the environments of the SDKs that are measured"
 	@echo "make conformance  run the public conformance kits of A2A (ARGS=tck-1.0 for one of them)"
 	@echo "make frameworks  ask every adapter of a framework (ARGS='-k strands' for one of them)"
@@ -97,6 +98,9 @@ bench-quick: $(VENV)/for-tests
 
 bench-fleet: $(VENV)/for-tests
 	@$(BIN)/python benchmarks/run.py --parts memory,fleet,stored $(ARGS)
+
+bench-failover: $(VENV)/for-tests
+	@$(BIN)/python benchmarks/failover.py $(ARGS)
 
 bench-peers: $(VENV)/for-tests
 	@$(BIN)/python benchmarks/environments.py
