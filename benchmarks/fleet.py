@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -25,6 +26,8 @@ import environments
 import load
 import services
 from processes import HERE, Server, allow_many_files, serving
+
+sys.path.insert(0, str(HERE.parent))  # the tests' kit
 
 PARLEY, OFFICIAL = "Parley", "official SDK's cluster"
 LEASE = 3.0
@@ -43,8 +46,16 @@ class Kind(NamedTuple):
         return f"{self.who}, {BUSES[self.bus]}" if self.bus else self.who
 
 
-BUSES = {"postgres": "PostgreSQL alone", "redis": "with Redis", "none": "without a bus"}
+BUSES = {
+    "postgres": "PostgreSQL alone",
+    "redis": "with Redis",
+    "none": "without a bus",
+    "pgbouncer": "through PgBouncer",
+    "cluster": "with Redis Cluster",
+}
 KINDS = (Kind(PARLEY, "postgres"), Kind(PARLEY, "redis"), Kind(PARLEY, "none"), Kind(OFFICIAL, ""))
+FURTHER = (Kind(PARLEY, "pgbouncer"), Kind(PARLEY, "cluster"))
+"""Kinds whose throughput alone is measured."""
 
 
 class Services:
@@ -55,14 +66,25 @@ class Services:
         self._stack = stack
         self.postgres = stack.enter_context(services.postgres(place / "postgres"))
         self.failed: dict[str, str] = {}
-        self._redis = ""
         self._fleets = 0
 
-    @property
+    @cached_property
     def redis(self) -> str:
-        if not self._redis:
-            self._redis = self._stack.enter_context(services.redis(self.place / "redis"))
-        return self._redis
+        return self._stack.enter_context(services.redis(self.place / "redis"))
+
+    @cached_property
+    def cluster(self) -> str:
+        from tests.kit.services.redis import cluster
+
+        nodes = self._stack.enter_context(cluster())
+        return "redis+cluster://" + ",".join(f"127.0.0.1:{node.port}" for node in nodes)
+
+    @cached_property
+    def pooler(self) -> int:
+        """The port of a PgBouncer, in transaction mode."""
+        from tests.kit.services.postgres import pooled
+
+        return self._stack.enter_context(pooled(self.postgres, pool_size=20)).port
 
     @contextlib.contextmanager
     def fleet(
@@ -74,13 +96,20 @@ class Services:
         """
         url = url or self.postgres.database()
         self._fleets += 1
-        arguments = [what, url, "pin=no", *(f"{name}={value}" for name, value in more.items())]
+        store = url
+        if kind.bus == "pgbouncer":
+            store = url.replace(f":{self.postgres.port}/", f":{self.pooler}/")
+        arguments = [what, store, "pin=no", *(f"{name}={value}" for name, value in more.items())]
         if kind.who == OFFICIAL:
             python, script = environments.official(), "official.py"
         else:
             python, script = sys.executable, "parley_agents.py"
             if kind.bus == "redis":
                 arguments.append(f"bus={self.redis}")
+            elif kind.bus == "cluster":
+                arguments.append(f"bus={self.cluster}")
+            elif kind.bus == "pgbouncer":
+                arguments.append(f"bus={url}")
             elif kind.bus == "none":
                 arguments.append("bus=none")
         with contextlib.ExitStack() as stack:
@@ -102,7 +131,7 @@ def throughput(
         ("tasks", "task", ["requests", "--check", "task"]),
         ("events", "stream", ["streams", "--connections", "10", "--seconds", "0"]),
     ]
-    kinds = [kind for kind in KINDS if kind.bus != "none"]
+    kinds = [kind for kind in KINDS if kind.bus != "none"] + [*FURTHER]
     figures: dict[str, Any] = {}
     for unit, what, arguments in cases:
         with contextlib.ExitStack() as stack:

@@ -27,6 +27,8 @@ class Missing(Exception):
 class Postgres:
     """A PostgreSQL server. ``database`` makes a new database and returns its URL."""
 
+    user = "parley"
+
     def __init__(self, port: int, psql: list[str], pid: int) -> None:
         self.port = port
         self.pid = pid

@@ -364,11 +364,11 @@ def either(*servers: PostgresServer) -> str:
 
 
 @contextmanager
-def pooled(server: PostgresServer) -> Iterator[PgBouncer]:
+def pooled(server: Any, pool_size: int = 5) -> Iterator[PgBouncer]:
     """Start a PgBouncer in front of a server."""
     if shutil.which("pgbouncer") is None and not Path("/usr/sbin/pgbouncer").exists():
         pytest.skip("PgBouncer is not installed")
-    pooler = PgBouncer(server)
+    pooler = PgBouncer(server, pool_size)
     try:
         pooler.start()
         yield pooler
