@@ -112,7 +112,9 @@ class PostgresBus(FrameBus):
             return True
         try:
             for order in self._address.orders():
-                connection = await self._connect(order)
+                connection = await psycopg.AsyncConnection.connect(
+                    order, autocommit=True, prepare_threshold=None
+                )
                 self._connections.add(connection)
                 try:
                     if not await self._was_replaced(connection):
@@ -130,11 +132,6 @@ class PostgresBus(FrameBus):
         finally:
             self._tried.set()
         return self._is_closing
-
-    async def _connect(self, order: str) -> Connection:
-        connection = await psycopg.AsyncConnection.connect(order, autocommit=True)
-        connection.prepare_threshold = None
-        return connection
 
     async def _was_replaced(self, connection: Connection) -> bool:
         with suppress(*NO_HISTORY):
