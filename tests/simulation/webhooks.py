@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote
 
@@ -74,7 +75,12 @@ class Sender:
         self._webhooks = webhooks
 
     async def post(
-        self, push: PushRecord, body: bytes, notification_id: str, requests: DeliveryCall
+        self,
+        push: PushRecord,
+        body: bytes,
+        notification_id: str,
+        requests: DeliveryCall,
+        trace_headers: Mapping[str, str],
     ) -> WebhookAnswer | DeliveryFailure:
         """Send a body to a webhook; return the response."""
         world, process = self._world, self._world.here

@@ -268,6 +268,8 @@ def test_config_check_lists_all_problems_and_wrong_variables(
     (folder / "good.toml").write_text('targets = ["agent.py"]\nport = 0\n')
     ran = parley("config", "check", "good.toml")
     assert (ran.status, ran.stdout) == (0, "good.toml: 2 settings, no problem\n")
+    for name in [each for each in os.environ if each.startswith("PARLEY_")]:
+        monkeypatch.delenv(name)
     monkeypatch.setenv("PARLEY_CONFIG", "bad.toml")
     monkeypatch.setenv("PARLEY_MAX_STREAM", "1")
     monkeypatch.setenv("PARLEY_AGENT_SERVICE_HOST", "10.0.0.1")

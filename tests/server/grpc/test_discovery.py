@@ -62,7 +62,7 @@ async def test_the_extended_card_says_over_grpc_where_the_agent_is():
 def test_options_are_none_without_a_port():
     assert grpc_options(None, cert=None) is None
     assert grpc_options(0, host="::1") == GrpcOptions(port=0, host="::1")
-    with pytest.raises(ValueError, match="cert, key alone have no effect"):
+    with pytest.raises(ValueError, match="grpc_cert, grpc_key alone have no effect"):
         grpc_options(None, cert="a", key="b", host=None)
 
 
