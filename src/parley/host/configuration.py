@@ -369,21 +369,31 @@ class Configuration:
     def _check(self, options: ServerOptions) -> None:
         """Note the problems of values that are first used when the server opens."""
         from parley.host.files import open_files  # not needed for help, and slow to import
+        from parley.host.host import check_shared, sealing_key
         from parley.host.store_urls import open_bus, open_store
+        from parley.observe.export import collector_of
         from parley.security.limits.declaration import parse_limits
+        from parley.security.signing.keys import SigningKeys
+
+        def check_store() -> None:
+            check_shared(options, open_store(options.store, options.lease, migrate=options.migrate))
 
         operations = re.findall(r"\w+", " ".join(options.limits))  # extensions have their own
         checks: dict[str, Callable[[], object]] = {
             "limits": lambda: parse_limits(options.limits, operations=operations),
-            "store": lambda: open_store(options.store, options.lease, migrate=options.migrate),
+            "store": check_store,
             "bus": lambda: open_bus(options.bus, options.store),
             "files": lambda: open_files(options.files, options.store),
+            "otlp": lambda: collector_of(options.otlp) if options.otlp else None,
+            "secret_key": lambda: sealing_key(options.secret_key),
+            "signing_keys": lambda: SigningKeys.load(options.signing_keys),
         }
         for name, check in checks.items():
             try:
                 check()
             except (ValueError, TypeError) as error:
-                named = _first_name(str(error), ["lease", "migrate"]) if name == "store" else ""
+                others = ["lease", "migrate", "workers", "role"] if name == "store" else []
+                named = _first_name(str(error), others)
                 self.problems.append(self._placed(named or name, str(error)))
 
     def _placed(self, name: str, text: str) -> str:

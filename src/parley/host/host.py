@@ -280,14 +280,7 @@ class Host:
     ) -> None:
         self.options = options = options or ServerOptions()
         tenants, settings, url = options.tenants, options.settings, options.url
-        if (options.role != "both" or options.workers > 1) and not store.is_shared:
-            what = (
-                f"role={options.role!r}" if options.workers == 1 else f"workers={options.workers}"
-            )
-            raise ValueError(
-                f"{what} needs a store that other processes use too: --store "
-                "postgresql://USER@HOST/DATABASE"
-            )
+        check_shared(options, store)
         self.store = store
         self.signing_keys = SigningKeys.load(options.signing_keys)
         self._connect = connect
@@ -295,7 +288,7 @@ class Host:
         self.agent_egress = egress.agents
         self.hints = LocalHints()
         self.poller = BusPoller(store, self.hints, bus, poll=poll_interval)
-        seals = _operator_key(options.secret_key)
+        seals = sealing_key(options.secret_key)
         self.push = PushDispatcher(
             store,
             Proofs(
@@ -668,8 +661,21 @@ class Host:
         await self.push.stop(0 if self._hurries else min(self._grace, PUSH_GRACE))
 
 
-def _operator_key(given: str | None) -> bytes | None:
-    """Return the key that encrypts credentials, from the option or the environment."""
+def check_shared(options: ServerOptions, store: TaskStore) -> None:
+    """Raise ``ValueError`` for several processes on a store of one."""
+    if (options.role != "both" or options.workers > 1) and not store.is_shared:
+        one = options.workers == 1
+        what = f"role={options.role!r}" if one else f"workers={options.workers}"
+        raise ValueError(
+            f"{what} needs a store that other processes use too: --store postgresql://HOST/DATABASE"
+        )
+
+
+def sealing_key(given: str | None) -> bytes | None:
+    """Return the key that encrypts credentials, from the option or the environment.
+
+    Raises ``ValueError`` for a short one.
+    """
     given = (os.environ.get(SECRET_KEY_VARIABLE) or None) if given is None else given
     return None if given is None else operator_key(given)
 

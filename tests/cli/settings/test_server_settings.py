@@ -265,6 +265,13 @@ def test_config_shows_each_setting_with_its_source_and_no_secret(
 def test_config_check_lists_all_problems_and_wrong_variables(
     parley: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (folder / "contradicts.toml").write_text(
+        'workers = 2\nsecret_key = "short"\nsigning_keys = "none.json"\notlp = "collector:4318"\n'
+    )
+    (folder / "contradicts.toml").chmod(0o600)
+    ran = parley("config", "check", "contradicts.toml", "-o", "json")
+    lines = sorted(each.partition(": ")[0] for each in ran.document["problems"])
+    assert lines == [f"contradicts.toml:{line}" for line in (1, 2, 3, 4)]
     (folder / "good.toml").write_text('targets = ["agent.py"]\nport = 0\n')
     ran = parley("config", "check", "good.toml")
     assert (ran.status, ran.stdout) == (0, "good.toml: 2 settings, no problem\n")
