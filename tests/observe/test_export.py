@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -141,6 +142,15 @@ def test_an_address_that_no_spans_can_go_to_is_refused(monkeypatch: pytest.Monke
     assert collector_of(None) is None
     with pytest.raises(ValueError, match=r"\[otel\]"):
         collector_of("http://collector:4318")
+
+
+def test_a_collector_that_does_not_answer_delays_no_stop(tmp_path: Path) -> None:
+    arguments = ["serve", str(HERE / "secretive.py"), "--port", "0", "--store", "memory:"]
+    with Running([*arguments, "--otlp", "http://127.0.0.1:9"], tmp_path, **SOON) as running:
+        running.until("http://127.0.0.1")
+        before = monotonic()
+        assert running.end(signal.SIGTERM) == 0
+    assert monotonic() - before < 10  # the exporters themselves try for half a minute
 
 
 PROGRAM = """

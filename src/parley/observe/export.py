@@ -9,7 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import threading
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -24,8 +27,8 @@ if TYPE_CHECKING:
 
 VARIABLE = "OTEL_EXPORTER_OTLP_ENDPOINT"
 
-FLUSH_SECONDS = 5.0
-"""The time that a server that stops waits for the last spans to be sent."""
+FLUSH_SECONDS = 2.0
+"""The time that a server that stops waits for the last spans, and metrics, and logs to be sent."""
 
 log = logging.getLogger("parley.observe")
 
@@ -83,6 +86,29 @@ def _problem(address: str) -> str:
     return ""
 
 
+async def sent_in_time(send: Callable[[], object]) -> None:
+    """Send in a thread, and wait for at most ``FLUSH_SECONDS``: no collector delays a stop longer.
+
+    The thread is a daemon, so that a process can end while it tries again.
+    """
+    loop = asyncio.get_running_loop()
+    sent = loop.create_future()
+
+    def end() -> None:
+        if not sent.done():
+            sent.set_result(None)
+
+    def run() -> None:
+        try:
+            send()
+        finally:
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(end)
+
+    threading.Thread(target=run, name="parley-export", daemon=True).start()
+    await asyncio.wait({sent}, timeout=FLUSH_SECONDS)
+
+
 def resource_of(name: str, version: str, replica: str) -> Resource:
     """Return the resource of a server. ``OTEL_SERVICE_NAME`` and others take precedence."""
     from opentelemetry.sdk.resources import OTELResourceDetector, Resource
@@ -117,7 +143,9 @@ def start_spans(collector: Collector, resource: Resource, *, keeps: bool) -> Flu
             )
         if is_taken or not collector.wants("traces"):
             return None
-        provider = TracerProvider(resource=resource)
+        # A collector that does not answer is named once for a batch, not for each try.
+        logging.getLogger("opentelemetry.exporter.otlp").setLevel(logging.ERROR)
+        provider = TracerProvider(resource=resource, shutdown_on_exit=False)
         exporter = OTLPSpanExporter(endpoint=collector.endpoint("traces"))
         provider.add_span_processor(BatchSpanProcessor(exporter))
         trace.set_tracer_provider(provider)  # for the spans of frameworks
@@ -131,6 +159,6 @@ def start_spans(collector: Collector, resource: Resource, *, keeps: bool) -> Flu
         recent.keep(provider)
 
     async def flush() -> None:
-        await asyncio.to_thread(provider.force_flush, round(FLUSH_SECONDS * 1000))
+        await sent_in_time(partial(provider.force_flush, round(FLUSH_SECONDS * 1000)))
 
     return flush

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from parley.observe.export import sent_in_time
 from parley.observe.logs import ContextFields
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def start_logs(collector: Collector, resource: Resource, mask: Callable[[str], s
 
     async def end() -> None:
         root.removeHandler(handler)
-        await asyncio.to_thread(provider.shutdown)
+        await sent_in_time(provider.shutdown)
 
     return end
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import time
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from parley.observe.export import sent_in_time
 from parley.observe.metrics import INSTRUMENTS, Instrument, start
 from parley.observe.tracing import SCOPE
 
@@ -53,7 +54,7 @@ class MetricsSender:
     async def send(self) -> None:
         """Send the metrics, as they are now."""
         data = metrics_data(self._registry, self._resource, self._started_at)
-        await asyncio.to_thread(self._exporter.export, data)
+        await sent_in_time(partial(self._exporter.export, data))
 
 
 def metrics_data(registry: CollectorRegistry, resource: Resource, started_at: int) -> MetricsData:
