@@ -74,6 +74,7 @@ def served(tmp_path):
 
 
 def test_a_conversation_at_a_terminal(served, tmp_path):
+    """A2ACLI_CHAT_001"""
     from tests.kit.terminal import At
 
     _, _, url = served
