@@ -24,7 +24,7 @@ from parley.engine.typed.inputs import Inputs
 from parley.model.parts import Artifact, Message
 from parley.model.tasks import TaskState
 from parley.model.typed.violations import Mismatch
-from parley.observe.logs import running
+from parley.observe import logs
 from parley.security.egress import turn_egress
 
 
@@ -36,7 +36,8 @@ async def call(services: TurnServices, attempt: Attempt, *, is_own: bool = False
     """
     skill = attempt.request.skill
     turn_egress.set(services.egress)
-    running.set(ref(attempt.runner))
+    if logs.are_wanted:
+        logs.running.set(ref(attempt.runner))
     if services.handoffs is not None and not is_own and skill.replies != "message":
         from parley.agent.handoff import in_turns
 

@@ -204,7 +204,8 @@ def start(*, workers: int = 1) -> Metrics:
         except ModuleNotFoundError:
             hint = install_command("metrics")
             raise ValueError(f"metrics need their extra; install it with: {hint}") from None
-        disable_created_metrics()  # type: ignore[no-untyped-call]  # a series more for each, which no dashboard shows
+        # Otherwise each has one more series, which no dashboard shows.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         # The program may have imported the library before there was a folder.
         values.ValueClass = values.get_value_class()  # type: ignore[no-untyped-call]
         registry = CollectorRegistry()

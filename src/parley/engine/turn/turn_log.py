@@ -102,16 +102,15 @@ class ObservedTurn:
         self.position = NO_TRACE
         self._is_over = False
         self._span: Span | None = None
-        found = facts()
-        self._labels = found["agent"], found["skill"]
+        self._labels = attempt.runner.scope.agent, attempt.request.skill.id
         if tracing.tracer is not None:
-            self._begin_span(attempt, found)
+            self._begin_span(attempt, facts())
         if attempt.number > 1:
             if metrics.current is not None:
-                metrics.current.of("recoveries", found["agent"]).inc()
+                metrics.current.of("recoveries", self._labels[0]).inc()
             note("began again", facts)
         elif log.isEnabledFor(logging.DEBUG):
-            _write(logging.DEBUG, "began", found)
+            _write(logging.DEBUG, "began", facts())
 
     def _begin_span(self, attempt: Any, found: dict[str, Any]) -> None:
         attributes = {
