@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -13,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from parley.server.app import Settings
-from parley.server.run import ListenError, run, serving
+from parley.server.run import ListenError, run, server_of, serving
 from parley.server.sockets import address_of, listen
-from tests.kit.http import WAIT, call, connection
-from tests.kit.scripted import app_of
+from tests.kit.http import PARAMS, WAIT, call, connection
+from tests.kit.scripted import Scripted, app_of
 from tests.kit.waiting import let_time_pass
 
 pytestmark = pytest.mark.anyio
@@ -324,3 +325,34 @@ def test_settings_that_make_sense_are_kept():
     )
     assert settings.keep_alive == 0.5
     assert settings.max_parts == 1000
+
+
+@pytest.mark.parametrize("is_new", [False, True], ids=["used again", "new connection"])
+async def test_a_request_that_has_arrived_when_the_server_ends_is_answered(is_new: bool) -> None:
+    app, ready, loop = app_of(Scripted()), asyncio.Event(), asyncio.get_running_loop()
+    [listening] = listen("127.0.0.1", 0)
+    port = listening.getsockname()[1]
+    server = server_of(app, grace=5, kinds=1, started=ready.set, signals=False)
+    body = call("SendMessage", PARAMS["SendMessage"])
+    lines = ["POST / HTTP/1.1", f"Host: 127.0.0.1:{port}", "Content-Type: application/json",
+             "A2A-Version: 1.0", f"Content-Length: {len(body)}", "", ""]  # fmt: skip
+    request = "\r\n".join(lines).encode() + body
+
+    async def answer(client: socket.socket) -> bytes:
+        return (await asyncio.wait_for(loop.sock_recv(client, 1 << 16), WAIT)).split(b"\r\n")[0]
+
+    async with app.lifespan():
+        served = asyncio.create_task(server.serve([listening]))
+        await ready.wait()
+        with socket.create_connection(("127.0.0.1", port)) as used, socket.socket() as new:
+            used.setblocking(False)
+            await loop.sock_sendall(used, request)
+            assert await answer(used) == b"HTTP/1.1 200 OK"
+            if is_new:
+                new.connect(("127.0.0.1", port))
+            client = new if is_new else used
+            client.send(request)
+            client.setblocking(False)
+            server.end()
+            assert await answer(client) == b"HTTP/1.1 200 OK"
+        await served

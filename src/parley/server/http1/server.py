@@ -26,6 +26,9 @@ _SIGNALS = [signal.SIGINT, signal.SIGTERM]
 if sys.platform == "win32":
     _SIGNALS.append(signal.SIGBREAK)
 
+_LAST_ROUNDS = 5
+"""Rounds of the event loop in which a connection is accepted, begun, and read from."""
+
 _CANCEL_SECONDS = 1.0
 """The time that requests cancelled at the end have to notify their callers."""
 
@@ -78,6 +81,10 @@ class Http1Server:
                     await self._listen(loop, sockets)
                     self._started()
                     await self._over.wait()
+                    # What has arrived is still answered: its sender, often a proxy that uses a
+                    # connection again, could not tell whether it was processed.
+                    for _ in range(_LAST_ROUNDS):
+                        await asyncio.sleep(0)
                 finally:
                     # uvloop cannot be closed while a server listens.
                     for listening in self._listening:
@@ -101,13 +108,13 @@ class Http1Server:
     def end(self) -> None:
         """Drain the app, and then wait for the current answers."""
         self.should_exit = True
-        if self._drain is not None:
-            self._drain()
         self._over.set()
 
     async def _finish(self) -> None:
         """Wait until the current answers are sent; after the grace period, cancel them."""
         serving = self._serving
+        if self._drain is not None:
+            self._drain()
         for connection in list(serving.connections):
             connection.shutdown()
         with contextlib.suppress(TimeoutError):
