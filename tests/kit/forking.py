@@ -204,7 +204,9 @@ def run(
 def _forking(python: str) -> socket.socket:
     """Start the process that forks, and return the connection to it."""
     ours, its = socket.socketpair()
-    own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    own = dict(os.environ)
+    if python != sys.executable:
+        own.pop("PYTHONPATH", None)  # another interpreter has a Parley of its own
     # -P: this folder holds modules such as ``http``, which would replace the standard library's.
     process = subprocess.Popen([python, "-P", __file__], stdin=its, env=own)
     its.close()
