@@ -11,14 +11,16 @@ from pathlib import Path
 import pytest
 
 import parley
-from parley import Agent
+from parley import Agent, CardDetails
 from parley.host.options import ServerOptions, secrets_of
 from parley.observe.logs import ContextFields
 from parley.security import exposed_secrets
 from parley.security.exposed_secrets import hide_secrets, masked
 from parley.server import observed
-from tests.kit.http import ask
+from parley.server.run import serving
+from tests.kit.http import JSON, ask
 from tests.kit.processes import Running
+from tests.server.envelope.speaking import request
 
 pytestmark = pytest.mark.anyio
 
@@ -139,6 +141,23 @@ async def test_the_access_log_is_off_until_it_is_set(
     )  # fmt: skip
 
 
+async def test_the_access_log_has_the_correlation_id_of_an_envelope(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    agent = Agent("Enveloped", card=CardDetails(envelope=True))
+
+    @agent.skill
+    async def say(text: str) -> str:
+        return text
+
+    asked = request("say", "hello", id="m-1")
+    asked["message"]["correlationId"] = "order-7"
+    async with serving(parley.asgi(agent, access_log=True)) as url:
+        assert (await ask(url, "POST", "/envelope", json.dumps(asked).encode(), JSON)).status == 200
+    [record] = [vars(each) for each in caplog.records if each.name == "parley.access"]
+    assert (record["correlation_id"], record["message_id"]) == ("order-7", "m-1")
+
+
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
@@ -161,6 +180,10 @@ def test_masked(text: str, shown: str | None, monkeypatch: pytest.MonkeyPatch) -
 
 def test_secrets_of_options_and_of_the_environment() -> None:
     options = ServerOptions(store="postgresql://u:pass-of-store@host/d", secret_key="s" * 32)
-    found = secrets_of(options, {"OPENAI_API_KEY": "k", "PATH": "/bin", "PARLEY_TOKEN": "t"})
-    assert {"pass-of-store", "s" * 32, "k", "t"} <= {*found}
-    assert "/bin" not in found
+    environment = {
+        "OPENAI_API_KEY": "k-1", "PARLEY_TOKEN": "word", "DB_PASSWORD": "secretly",
+        "PATH": "/bin", "SORT_KEY": "created",
+    }  # fmt: skip
+    found = secrets_of(options, environment)
+    assert {"pass-of-store", "s" * 32, "k-1", "word", "secretly"} <= {*found}
+    assert not {"/bin", "created"} & {*found}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import parley
 from parley import Agent, Turn
+from parley.client.errors import StreamCut
 from parley.engine.agent_options import Execution
 from parley.model.errors import A2AError
 from parley.model.service import Caller
@@ -19,9 +21,10 @@ from parley.server.run import serving
 from parley.server.settings import GrpcOptions, Settings
 from parley.store.memory.store import MemoryTaskStore
 from tests.kit.http import ask, call, post
-from tests.kit.servers import WAYS
+from tests.kit.servers import BINDINGS, WAYS
 from tests.kit.waiting import let_time_pass, until
 from tests.kit.webhooks import webhook
+from tests.observe.spans import Spans
 
 pytestmark = pytest.mark.anyio
 
@@ -188,6 +191,35 @@ async def test_streams_commits_webhooks_tokens_and_refused_addresses(tmp_path: A
     assert value(found, "parley_log_appends_total", db_system_name="sqlite", error_type="") > 3
     assert value(found, "db_client_operation_duration_seconds_count") > 1
     assert value(found, "parley_webhook_delivery_duration_seconds_count", outcome="delivered") > 2
+
+
+async def test_a_refused_stream_ends_as_a_failure_of_its_operation() -> None:
+    agent, may_end, spans = Agent("Busy"), asyncio.Event(), Spans()
+
+    @agent.skill
+    async def work(turn: Turn) -> None:
+        await turn.working("begun")
+        await may_end.wait()
+
+    app = parley.asgi(agent, settings=Settings(metrics=True, max_streams=1))
+    async with serving(app, grpc=GrpcOptions(port=0)) as url, parley.connect(url) as remote:
+        async with aclosing(remote.stream("hello")) as events:
+            await anext(events)
+            for binding in BINDINGS:
+                async with parley.connect(url, binding=binding, retries=0) as other:
+                    with pytest.raises(StreamCut, match="streams are open"):
+                        await anext(other.stream("hello"))
+            may_end.set()
+            async for _ in events:
+                pass
+        found = await samples(url)
+    counted = {"rpc_method": "SendStreamingMessage", "error_type": "OverloadedError"}
+    name = "rpc_server_call_duration_seconds_count"
+    for system in ("jsonrpc", "http_json", "grpc"):
+        assert value(found, name, rpc_system_name=system, **counted) == 1, system
+    assert value(found, name, rpc_method="_OTHER") == 0
+    ended = [span.status.is_ok for span in spans.named("SendStreamingMessage")]
+    assert sorted(ended) == [False, False, False, True]
 
 
 async def test_a_failing_webhook_has_an_age(tmp_path: Any) -> None:

@@ -133,7 +133,7 @@ def spent_on(answer: Task | Message | Replied) -> Spent:
         carriers = [answer, *answer.artifacts, *([said] if said is not None else [])]
     total = Spent()
     for carrier in carriers:
-        value = (carrier.metadata or {}).get(USAGE)
+        value = carrier.metadata and carrier.metadata.get(USAGE)
         if isinstance(value, dict):
             total += Spent(
                 calls=int(_number(value.get("calls"))),

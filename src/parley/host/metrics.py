@@ -53,7 +53,7 @@ class HostMetrics:
         sending = Periodic(
             "sending the metrics", self._send, sender.seconds, log=_log, waits_first=True
         )
-        self._periodic.append(sending)
+        self._periodic[1:] = [sending]
 
     async def _send(self) -> None:
         assert self._sender is not None

@@ -582,12 +582,19 @@ def shown(url: str) -> str:
         return f"{scheme_of(url)}:..."
 
 
-_SECRET_VARIABLE = re.compile(r"(?:KEY|KEYS|TOKEN|SECRET|PASSWORD|BEARER)$")
+_SECRET_VARIABLE = re.compile(r"(?:SECRET|PASSWORD|BEARER)$|^PARLEY_.*(?:KEYS?|TOKEN)$")
+_KEY_VARIABLE = re.compile(r"(?:KEYS?|TOKEN)$")
+_WORD = re.compile(r"[A-Za-z]{1,16}")  # SORT_KEY=created must not hide each "created" of a log
 
 
 def secrets_of(options: ServerOptions, environment: Mapping[str, str]) -> list[str]:
     """Return the secrets of options and of an environment: logs do not show them."""
-    found = [value for name, value in environment.items() if _SECRET_VARIABLE.search(name)]
+    found = [
+        value
+        for name, value in environment.items()
+        if _SECRET_VARIABLE.search(name)
+        or (_KEY_VARIABLE.search(name) and not _WORD.fullmatch(value))
+    ]
     for name, option in options_of(type(options)).items():
         value = getattr(options, name)
         if isinstance(value, str):

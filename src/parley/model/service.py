@@ -153,6 +153,20 @@ class Once(Protocol):
         ...
 
 
+class Observation(Protocol):
+    """The observation of a request, for its operator.
+
+    The service adds its ``skill`` to ``facts``, unless they are ``None``. Whoever refuses a stream
+    before its first step must ``end`` the observation: the stream itself never begins.
+    """
+
+    facts: dict[str, Any] | None
+
+    def end(self, error: BaseException | None = None) -> None:
+        """End the observation, which an ``error`` may have ended."""
+        ...
+
+
 class CallContext(msgspec.Struct, frozen=True, kw_only=True):
     """The context of a request: its sender, its extensions, and its limits.
 
@@ -166,8 +180,7 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
     useless, if the binding has one: it is combined with the chain's deadline. ``sender`` is the
     name that a caller without an id gives itself: its message ids are separate from those ids of
     other such callers. ``once`` is for the ``receive`` hooks of extensions, elsewhere ``None``.
-    ``facts`` are what an observer of the request learns: the service adds ``skill``; ``None`` if
-    nothing observes it.
+    ``observed`` is the observation of the request, ``None`` if nothing observes it.
     """
 
     caller: Caller = ANONYMOUS
@@ -182,7 +195,7 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
     deadline: Timestamp | None = None
     sender: str = ""
     once: Once | None = None
-    facts: dict[str, Any] | None = None
+    observed: Observation | None = None
 
 
 class StreamItem(NamedTuple):

@@ -159,10 +159,13 @@ class Metrics:
             )
         self._children: dict[tuple[str, ...], Any] = {}
 
-    def of(self, name: str, *labels: str) -> Any:
-        """Return an instrument with the values of its labels: count with ``inc``, ``observe``."""
-        key = (name, *labels)
+    def of(self, *key: str) -> Any:
+        """Return an instrument by its name and the values of its labels.
+
+        Count with ``inc``, ``observe`` or ``set``.
+        """
         if (child := self._children.get(key)) is None:
+            name, *labels = key
             made = self._made[name]
             child = self._children[key] = made.labels(*labels) if labels else made
         return child

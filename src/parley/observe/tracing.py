@@ -106,6 +106,7 @@ ATTRIBUTES = {
     "skill": "a2a.skill",
     "task_id": "a2a.task.id",
     "context_id": "gen_ai.conversation.id",
+    "correlation_id": "messaging.message.conversation_id",
     "state": "a2a.task.state",
 }
 """The names of facts as attributes."""

@@ -440,7 +440,7 @@ class Dispatcher:
                 extensions=extensions,
                 last_event_id=parameters.last_event_id,
                 trace=parameters.trace if observed is None else observed.position,
-                facts=None if observed is None else observed.facts,
+                observed=observed,
                 reply_timeout=parameters.reply_timeout,
                 address="" if grant is None else grant.address,
                 base_url=parameters.addresses.address(tenant) if begins_turn else "",

@@ -46,7 +46,8 @@ class ObservedRequest:
     """A request that is observed, from its parameters to its answer or the end of its stream.
 
     ``position`` is the position of its span in the trace, where there is one. ``facts`` are for the
-    service to add to: the skill, the task.
+    service to add to: the skill, the task. They are ``None`` if neither a recorded span nor the
+    access log has them: metrics need none.
     """
 
     __slots__ = ("_agent", "_began", "_caller", "_span", "facts", "operation",
@@ -57,22 +58,28 @@ class ObservedRequest:
     ) -> None:
         self.operation = operation.name
         self.system = system
-        self.facts: dict[str, Any] = {}
+        self.facts: dict[str, Any] | None = {} if access.level == logging.INFO else None
+        self.position = trace
         self._began = perf_counter()
         self._agent = self._caller = ""
-        self._span: Span | None = tracing.begin(
-            operation.name,
-            "server",
-            trace,
-            {"rpc.system.name": system, "rpc.method": operation.name, "a2a.version": version},
-        )
-        self.position = (
-            trace if self._span is None else tracing.position_of(self._span, trace.baggage)
-        )
+        self._span: Span | None = None
+        if tracing.tracer is not None:
+            named = {
+                "rpc.system.name": system,
+                "rpc.method": operation.name,
+                "a2a.version": version,
+            }
+            span = self._span = tracing.begin(operation.name, "server", trace, named)
+            assert span is not None
+            self.position = tracing.position_of(span, trace.baggage)
+            if span.is_recording():
+                self.facts = {}
 
     def known(self, agent: str, request: Any, context: CallContext) -> None:
         """Record the agent of the request, what the request names, and its caller."""
         self._agent, self._caller = agent, context.caller.id
+        if self.facts is None:
+            return
         message = getattr(request, "message", None)
         named = {
             "task_id": getattr(request, "task_id", "") or getattr(request, "id", ""),
@@ -116,7 +123,8 @@ class ObservedRequest:
         elif isinstance(outcome, AsyncIterator):
             return self._items(outcome)
         else:
-            tracing.identify(outcome, self.facts)
+            if self.facts is not None:
+                tracing.identify(outcome, self.facts)
             self.end()
         return outcome
 
@@ -129,7 +137,8 @@ class ObservedRequest:
                     if is_first:
                         is_first = False
                         self._first_event()
-                    tracing.identify(batch[-1].event, self.facts)
+                    if self.facts is not None:
+                        tracing.identify(batch[-1].event, self.facts)
                     yield batch
         except BaseException as raised:
             error = None if isinstance(raised, GeneratorExit) else raised
@@ -166,11 +175,11 @@ class ObservedRequest:
                 seconds
             )
         if (span := self._span) is not None:
-            tracing.end(span, name or None, self.facts)
+            tracing.end(span, name or None, self.facts or {})
         if access.level == logging.INFO:
             log_call(
                 self.operation, self.system, name, seconds, agent=self._agent, caller=self._caller,
-                trace_id=self.position.trace_id, **self.facts,
+                trace_id=self.position.trace_id, **(self.facts or {}),
             )  # fmt: skip
 
 

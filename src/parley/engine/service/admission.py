@@ -340,8 +340,8 @@ class Admission:
     def _submit(self, m: IncomingMessage) -> ReplyHandle:
         """Submit a message to the executor, as the first of its task."""
         request, context, skill = m.request, m.context, m.skill
-        if context.facts is not None:
-            context.facts["skill"] = skill.id
+        if (observed := context.observed) is not None and observed.facts is not None:
+            observed.facts["skill"] = skill.id
         message, configuration = request.message, request.configuration
         handle = self._executor.submit(
             Request(

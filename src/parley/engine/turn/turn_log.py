@@ -96,6 +96,8 @@ class ObservedTurn:
     ``position`` is the position of its span in the trace.
     """
 
+    __slots__ = ("_is_over", "_labels", "_span", "began", "facts", "position")
+
     def __init__(self, attempt: Any, facts: Facts) -> None:
         self.began = perf_counter()
         self.facts = facts
@@ -190,12 +192,13 @@ def begin(attempt: Any, facts: Facts) -> ObservedTurn | None:
 
 def note(event: str | TaskState, facts: Facts, began: float = 0.0, **fields: Any) -> None:
     """Log an event of a turn, or its end in a state, within the limit, if turns are logged."""
-    loop = asyncio.get_running_loop()
-    if event in _second.left_out and loop is _second.loop and loop.time() < _second.ends_at:
-        _second.left_out[event] += 1  # the way of most, under load
-        return
     if not log.isEnabledFor(logging.INFO):
         return
+    if event in _second.left_out:
+        loop = asyncio.get_running_loop()
+        if loop is _second.loop and loop.time() < _second.ends_at:
+            _second.left_out[event] += 1  # the way of most, under load
+            return
     if isinstance(event, TaskState):
         event = _ENDS.get(event, "asked")
     if not _second.has_room(is_failure=event == "failed"):

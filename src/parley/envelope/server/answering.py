@@ -219,6 +219,8 @@ class Calls:
             return self._read(operation, payload)
 
         call = self._served.dispatcher.call(operation, parameters, read)
+        if call.observed is not None and call.observed.facts is not None:
+            call.observed.facts["correlation_id"] = request.message.correlation_id
         return Exchanged(request=request, call=call, is_skill=is_skill, began=began, ends=ends)
 
     def _read(self, operation: Operation, payload: RequestPayload) -> Any:

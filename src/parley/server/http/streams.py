@@ -347,7 +347,7 @@ class Streams:
 
         ``credentials`` opened it. Entering raises ``OverloadedError`` when there are too many.
         """
-        return _Registered(self, stream, (context.tenant, context.caller.owner), credentials)
+        return _Registered(self, stream, context, credentials)
 
     def add(self, stream: Drainable, caller: tuple[str, str]) -> None:
         """Add an open stream of a caller. Raises ``OverloadedError``."""
@@ -400,22 +400,28 @@ class Streams:
 class _Registered:
     """Keeps a stream registered as long as the context lasts."""
 
-    __slots__ = ("_caller", "_credentials", "_stream", "_streams")
+    __slots__ = ("_caller", "_credentials", "_observed", "_stream", "_streams")
 
     def __init__(
         self,
         streams: Streams,
         stream: Drainable,
-        caller: tuple[str, str],
+        context: CallContext,
         credentials: OpenCredentials | None,
     ) -> None:
         self._streams = streams
         self._stream = stream
-        self._caller = caller
+        self._caller = context.tenant, context.caller.owner
+        self._observed = context.observed
         self._credentials = credentials
 
     def __enter__(self) -> None:
-        self._streams.add(self._stream, self._caller)
+        try:
+            self._streams.add(self._stream, self._caller)
+        except OverloadedError as refusal:
+            if self._observed is not None:
+                self._observed.end(refusal)
+            raise
         if self._credentials is not None:
             self._streams.watch.add(self._credentials, self._stream.refuse)
 
