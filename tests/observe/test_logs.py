@@ -20,6 +20,7 @@ from parley.server import observed
 from parley.server.run import serving
 from tests.kit.http import JSON, ask
 from tests.kit.processes import Running
+from tests.kit.servers import WAYS, served
 from tests.server.envelope.speaking import request
 
 pytestmark = pytest.mark.anyio
@@ -139,6 +140,37 @@ async def test_the_access_log_is_off_until_it_is_set(
     assert (record["operation"], record["skill"], record["system"]) == (
         "SendMessage", "say", "jsonrpc",
     )  # fmt: skip
+
+
+_WITH_TASK = {"GetTask", "SendMessage", "SendStreamingMessage"}
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+async def test_the_access_log_names_the_task_of_each_answer(
+    way: tuple[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    agent = Agent("Worker")
+
+    @agent.skill(replies="task")
+    async def work(text: str) -> str:
+        return text
+
+    async with served(agent, way=way, access_log=True) as remote:
+        sent = await remote.send("x")
+        caplog.clear()
+        task = await remote.get(sent.id)
+        immediate = await remote.send("x", return_immediately=True)
+        await remote.wait(immediate)
+        async for _ in remote.stream("x"):
+            pass
+    found = [vars(each) for each in caplog.records if each.name == "parley.access"]
+    asked = [each for each in found if each["operation"] in _WITH_TASK]
+    assert {each["operation"] for each in asked} == _WITH_TASK
+    for each in asked:
+        assert each["context_id"], each
+        assert each["task_id"], each
+        assert each["state"], each
+    assert asked[0]["task_id"] == task.id
 
 
 async def test_the_access_log_has_the_correlation_id_of_an_envelope(

@@ -15,6 +15,7 @@ from functools import cache
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
 from msgspec.structs import replace
 
 from parley.model.operations import SendMessageResponse
@@ -112,10 +113,27 @@ ATTRIBUTES = {
 """The names of facts as attributes."""
 
 
+class _StatusInJson(msgspec.Struct):
+    state: str
+
+
+class _TaskInJson(msgspec.Struct, rename="camel"):
+    id: str
+    context_id: str
+    status: _StatusInJson
+
+
+_TASK_IN_JSON = msgspec.json.Decoder(_TaskInJson)
+
+
 def identify(answer: Any, facts: dict[str, Any]) -> None:
     """Add the task, the context and the state of an answer or an event to facts."""
     if isinstance(answer, SendMessageResponse):
         answer = answer.payload
+    if isinstance(answer, msgspec.Raw):
+        task = _TASK_IN_JSON.decode(answer)
+        facts |= {"task_id": task.id, "context_id": task.context_id, "state": task.status.state}
+        return
     for name in ("task_id", "context_id"):
         if found := getattr(answer, name, ""):
             facts[name] = found
