@@ -240,3 +240,27 @@ async def test_a_search_has_spans_on_both_sides(content: bool) -> None:
     assert client.attributes is not None
     assert client.attributes["parley.results"] == 0
     assert any("hunter2" in span.to_json() for span in spans.all) == content
+
+
+@pytest.mark.parametrize("replies", ["message", "task"])
+async def test_a_turn_s_span_has_its_message_and_its_answer_only_with_content(
+    replies: Any,
+) -> None:
+    agent = Agent("Talker")
+
+    @agent.skill(replies=replies)
+    async def talk(text: str) -> str:
+        return f"{text} yourself"
+
+    for content in (False, True):
+        spans = Spans(content=content)
+        async with served(agent) as remote:
+            await remote.send("hello")
+        attributes = spans.one("invoke_agent talker").attributes or {}
+        found = {name: attributes.get(f"gen_ai.{name}.messages") for name in ("input", "output")}
+        said = '[{"role":"%s","parts":[{"type":"text","content":"%s"}]}]'
+        assert found == (
+            {"input": said % ("user", "hello"), "output": said % ("assistant", "hello yourself")}
+            if content
+            else {"input": None, "output": None}
+        )

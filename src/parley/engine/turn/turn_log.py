@@ -124,9 +124,7 @@ class ObservedTurn:
             "parley.attempt": attempt.number,
         }
         if tracing.records_content:
-            said = [{"type": "text", "content": attempt.latest.text}]
-            messages = msgspec.json.encode([{"role": "user", "parts": said}])
-            attributes["gen_ai.input.messages"] = messages.decode()
+            attributes["gen_ai.input.messages"] = _messages("user", attempt.latest.text)
         trace, first = attempt.request.trace, attempt.request.first_trace
         if first.trace_id == trace.trace_id:
             first = NO_TRACE
@@ -155,6 +153,8 @@ class ObservedTurn:
         The costs that the ``answer`` reports are counted, if this ends its task.
         """
         outcome = _ENDS.get(event, "asked") if isinstance(event, TaskState) else event
+        if answer is not None and self._span is not None and tracing.records_content:
+            self._span.set_attribute("gen_ai.output.messages", _messages("assistant", answer.text))
         note(outcome, self.facts, self.began)
         self.close(outcome)
         if metrics.current is not None and answer is not None:
@@ -177,6 +177,12 @@ class ObservedTurn:
             span.set_attribute("parley.outcome", outcome)
             task = {"task_id": found.get("task_id")}
             tracing.end(span, error or ("failed" if outcome == "failed" else None), task)
+
+
+def _messages(role: str, text: str) -> str:
+    """Return a message as the JSON of an attribute for models and agents."""
+    messages = [{"role": role, "parts": [{"type": "text", "content": text}]}]
+    return msgspec.json.encode(messages).decode()
 
 
 def begin(attempt: Any, facts: Facts) -> ObservedTurn | None:
