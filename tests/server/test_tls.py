@@ -165,6 +165,18 @@ async def test_a_reload_reads_a_changed_certificate_at_once(tls, tmp_path):
     assert reloading.files is not before
 
 
+async def test_a_reload_reads_the_certificate_of_grpc_too(tmp_path):
+    cert, key = AUTHORITY.server().write(tmp_path, "grpc")
+    app, second = parley.asgi(agent), AUTHORITY.server(key=3)
+    async with serving(app, grpc=GrpcOptions(port=0, cert=cert, key=key)):
+        address, context = f"https://127.0.0.1:{app.grpc.port}", trusting(AUTHORITY)
+        context.set_alpn_protocols(["h2"])
+        assert await serial(address, context) != second.certificate.serial_number
+        second.write(tmp_path, "grpc")
+        await app.lifecycle.reload()
+        assert await serial(address, context) == second.certificate.serial_number
+
+
 async def test_a_certificate_is_changed_by_rename(tls, tmp_path):
     second = AUTHORITY.server(key=3)
     async with serving(app_of(), tls=tls) as url:

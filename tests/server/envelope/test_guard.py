@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 
 import pytest
 from msgspec.structs import replace
@@ -10,6 +12,7 @@ from msgspec.structs import replace
 import parley
 from parley import Agent
 from parley.envelope.answers import response
+from parley.envelope.binding import EnvelopeBinding
 from parley.envelope.declared import EnvelopeSettings
 from parley.envelope.messages import (
     MessageOutdated,
@@ -305,6 +308,32 @@ async def test_keys_that_their_owner_publishes_are_fetched(store):
             assert await published.find("shop", key.kid) is None
         finally:
             await published.close()
+
+
+async def test_a_reload_reads_the_file_of_keys_at_once(tmp_path, caplog):
+    def write(*owners: str) -> None:
+        keys = [
+            {
+                "kty": "oct",
+                "kid": "k1",
+                "owner": owner,
+                "k": "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE",
+            }
+            for owner in owners
+        ]
+        path.write_text(json.dumps({"keys": keys}))
+        path.chmod(0o600)
+
+    path = tmp_path / "keys.json"
+    write("shop")
+    app = parley.asgi(clock_agent(), bindings=[EnvelopeBinding(keys=path)])
+    with caplog.at_level(logging.INFO, "parley.server"):
+        async with serving(app):
+            write("shop", "press")
+            await app.lifecycle.reload()
+            await app.lifecycle.reload()
+    said = [each.getMessage() for each in caplog.records if "reloaded" in each.getMessage()]
+    assert said == ["reloaded: keys of press, shop", "reloaded: nothing has changed"]
 
 
 # -- impersonation with data seen on the wire ------------------------------------------------------
