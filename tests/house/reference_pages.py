@@ -154,7 +154,7 @@ The log names other changed settings, which need a restart. A wrong file changes
 errors are in the log. Windows has no SIGHUP, and another ASGI server handles its own.
 
 The default store of `parley.asgi` is `memory:`. Bindings have [further
-options](../guides/extend-parley.md). This page is made from the code
+options](../guides/extend-parley.md). Made from the code
 (`parley.host.options.ServerOptions`).
 """
 
@@ -186,7 +186,7 @@ def errors() -> str:
 ERRORS_HEAD = """\
 # Errors
 
-This page is made from the code: from the docstrings of `parley.model.errors`,
+Made from the docstrings of `parley.model.errors`,
 `parley.client.errors` and `parley.cli.output.failures`.
 
 ## Errors of A2A
@@ -394,7 +394,7 @@ dots: `parley_turn_duration_seconds` is `parley.turn.duration`, the label `error
 METRICS_FOOT = """
 Without `--workers`, `/metrics` also has `process_*`: processor time, memory, open files.
 
-This page is made from the code (`parley.observe.metrics.INSTRUMENTS`).
+Made from `parley.observe.metrics.INSTRUMENTS`.
 """
 
 
