@@ -7,7 +7,7 @@ import importlib
 import logging
 import os
 import re
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit, urlunsplit
 from weakref import WeakKeyDictionary
@@ -187,11 +187,16 @@ class OpenAIModel:
         has_events = "text/event-stream" in response.headers.get("content-type", "")
 
         class Bounded(httpx2.AsyncByteStream):
+            pieces: AsyncGenerator[bytes, None] | None = None
+
             def __aiter__(self) -> AsyncIterator[bytes]:
                 is_encoded = encoding not in ("", "identity")
-                return _bounded(stream, place, is_encoded=is_encoded, has_events=has_events)
+                self.pieces = _bounded(stream, place, is_encoded=is_encoded, has_events=has_events)
+                return self.pieces
 
             async def aclose(self) -> None:
+                if self.pieces is not None:
+                    await self.pieces.aclose()  # not by the garbage collector, in any order
                 await stream.aclose()
 
         response.stream = Bounded()
@@ -293,7 +298,7 @@ class OpenAIModel:
 
 async def _bounded(
     stream: AsyncIterable[bytes], place: str, *, is_encoded: bool, has_events: bool
-) -> AsyncIterator[bytes]:
+) -> AsyncGenerator[bytes, None]:
     """Yield the body of a response. Raises ``ModelFailed`` if the body is too large.
 
     ``is_encoded``: the body is compressed although the request asked for plain bytes; it is
