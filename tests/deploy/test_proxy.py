@@ -176,6 +176,29 @@ async def test_a_replica_that_drains_ends_its_streams_and_gets_no_requests(
     await fleet.until_answered_by(others)
 
 
+async def test_a_replica_that_drains_loses_no_request_of_a_caller_who_never_repeats_one(
+    fleet: Fleet,
+) -> None:
+    drained, other = fleet.replicas
+    is_over = False
+
+    async def ask() -> int:
+        asked = 0
+        while not is_over:
+            await fleet.who()  # would raise
+            asked += 1
+        return asked
+
+    async with asyncio.timeout(BOUND), asyncio.TaskGroup() as group:
+        asking = [group.create_task(ask()) for _ in range(8)]
+        await let_time_pass(0.3)
+        drained.process.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(drained.end) == 0
+        await fleet.until_answered_by({other.process.pid})
+        is_over = True
+    assert all(each.result() > 10 for each in asking)
+
+
 async def test_a_stream_goes_on_through_the_proxy_when_its_replica_is_killed(
     postgres_url: str, tmp_path: Path
 ) -> None:

@@ -243,9 +243,7 @@ async def test_a_search_has_spans_on_both_sides(content: bool) -> None:
 
 
 @pytest.mark.parametrize("replies", ["message", "task"])
-async def test_a_turn_s_span_has_its_message_and_its_answer_only_with_content(
-    replies: Any,
-) -> None:
+async def test_a_turn_s_span_has_its_message_and_its_answer_only_with_content(replies: Any) -> None:
     agent = Agent("Talker")
 
     @agent.skill(replies=replies)

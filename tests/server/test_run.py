@@ -105,6 +105,24 @@ async def test_a_signal_ends_streams_cleanly_and_stops_the_server(number):
 
 @pytest.mark.slow
 @on_posix
+async def test_after_a_signal_an_idle_connection_has_one_more_request():
+    with Process() as server:
+        async with connection(server.url) as used, connection(server.url) as idle:
+            for http in (used, idle):
+                await http.request("GET", "/health/live")
+                assert (await http.response()).status == 200
+            server.signal(signal.SIGTERM)
+            is_last = False
+            while not is_last:
+                await used.request("GET", "/health/live")
+                answer = await used.response()
+                assert answer.status == 200
+                is_last = answer.headers.get("connection") == "close"
+            assert await server.end() == (0, ["stopped", "returned"], "")
+
+
+@pytest.mark.slow
+@on_posix
 async def test_a_second_signal_does_not_wait_for_what_is_under_way():
     with Process() as server:
         async with connection(server.url) as http:

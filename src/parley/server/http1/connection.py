@@ -449,7 +449,7 @@ class HttpConnection(asyncio.Protocol):
         self._deadline.forget()
         if head.is_upgrade and self._becomes_socket(head, rest):
             return False
-        self.keeps_alive = head.keeps_alive
+        self.keeps_alive = head.keeps_alive and not self._serving.is_ending
         scope, length = self._scope(head), head.length
         agents = self._serving.agents
         if agents is not None and length is not None and length <= len(rest):

@@ -29,6 +29,9 @@ if sys.platform == "win32":
 _LAST_ROUNDS = 5
 """Rounds of the event loop in which a connection is accepted, begun, and read from."""
 
+_LAST_REQUESTS = 0.25
+"""The time, in seconds, in which an idle connection may send its last request."""
+
 _CANCEL_SECONDS = 1.0
 """The time that requests cancelled at the end have to notify their callers."""
 
@@ -38,9 +41,12 @@ _log = logging.getLogger("parley.server")
 class Http1Server:
     """Serves connections on given sockets until ``end`` is called or a signal arrives.
 
-    ``drain`` is called first at the end; then current requests have ``grace`` seconds. ``lifespan``
-    surrounds all of it. ``started`` is called once connections are accepted. With ``signals`` the
-    first one ends the server, and the second one cancels ``serve`` if it ``exits_at_once``.
+    At the end it accepts no connection, and each idle one may send a last request: a proxy that
+    uses it again could not tell whether a request on a closed one was processed. Then ``drain`` is
+    called, and current requests have ``grace`` seconds. ``lifespan`` surrounds all of it.
+    ``started`` is called once connections are accepted. With ``signals`` the first one ends the
+    server, and the second one cancels ``serve`` if it ``exits_at_once``; without them, no last
+    request is waited for.
     """
 
     def __init__(
@@ -81,9 +87,7 @@ class Http1Server:
                     await self._listen(loop, sockets)
                     self._started()
                     await self._over.wait()
-                    # What has arrived is still answered: its sender, often a proxy that uses a
-                    # connection again, could not tell whether it was processed.
-                    for _ in range(_LAST_ROUNDS):
+                    for _ in range(_LAST_ROUNDS):  # take what has arrived
                         await asyncio.sleep(0)
                 finally:
                     # uvloop cannot be closed while a server listens.
@@ -106,13 +110,14 @@ class Http1Server:
             self._listening.append(listening)
 
     def end(self) -> None:
-        """Drain the app, and then wait for the current answers."""
+        """Take last requests, drain the app, and wait for the current answers."""
         self.should_exit = True
         self._over.set()
 
     async def _finish(self) -> None:
         """Wait until the current answers are sent; after the grace period, cancel them."""
         serving = self._serving
+        await self._take_last_requests()
         if self._drain is not None:
             self._drain()
         for connection in list(serving.connections):
@@ -129,6 +134,19 @@ class Http1Server:
             if isinstance(connection, HttpConnection):
                 connection.give_up()
             connection.abort()
+
+    async def _take_last_requests(self) -> None:
+        """Close each connection after its next answer, and wait for a while for requests."""
+        serving = self._serving
+        serving.is_ending = True
+        for connection in serving.connections:
+            if isinstance(connection, HttpConnection):  # not a WebSocket
+                connection.keeps_alive = False
+        ends_at = asyncio.get_running_loop().time() + (_LAST_REQUESTS if self._signals else 0)
+        while any(connection.is_idle for connection in serving.connections):
+            if asyncio.get_running_loop().time() >= ends_at:
+                break
+            await asyncio.sleep(0.01)
 
     # -- signals ---------------------------------------------------------------------------------
 

@@ -136,7 +136,8 @@ class HttpServing:
     input, ``unsent_bytes`` unread output. ``proxies`` are the proxies whose headers name the
     sender; ``None`` trusts no proxy. ``upgrades`` upgrades requests to WebSockets; without it there
     are none. ``state`` is the state that the app's lifespan shares with its requests. ``agents`` is
-    the app whose requests to agents need no ASGI.
+    the app whose requests to agents need no ASGI. While it ``is_ending``, each request is the last
+    of its connection.
     """
 
     def __init__(
@@ -166,6 +167,7 @@ class HttpServing:
         self.logs_access = logs_access
         self.agents = agents
         self.state: dict[str, Any] = {}
+        self.is_ending = False
         self._ended = asyncio.Event()
         self.connections = HttpConnections(
             self._check_ended,
