@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import select
@@ -52,9 +53,9 @@ class At:
         """What was written so far, without styles."""
         return STYLES.sub(b"", self.raw).decode(errors="replace")
 
-    def until(self, wanted: str) -> str:
+    def until(self, wanted: str, bound: float = BOUND) -> str:
         """Wait until a text appears after the last one; return what came up to it."""
-        limit = time.monotonic() + BOUND
+        limit = time.monotonic() + bound
         while (at := self.text.find(wanted, self._seen)) < 0:
             assert time.monotonic() < limit, self.text[self._seen :]
             assert self._read(limit - time.monotonic()), self.text[self._seen :]
@@ -68,6 +69,15 @@ class At:
     def press(self, key: str) -> None:
         """Press Ctrl with a letter."""
         os.write(self._terminal, bytes([ord(key) & 31]))
+
+    def interrupt_until(self, wanted: str) -> None:
+        """Press Ctrl-C until a text appears: a prompt that handles another key loses it."""
+        for _ in range(5):
+            self.press("C")
+            with contextlib.suppress(AssertionError):
+                self.until(wanted, BOUND / 5)
+                return
+        self.until(wanted, 0)
 
     def hang_up(self) -> int:
         """Close the terminal, wait for the end, and return the exit status."""

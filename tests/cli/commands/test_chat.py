@@ -143,8 +143,7 @@ def test_a_conversation_at_a_terminal(served, tmp_path):
         chat.until("keep watching (Enter)?")
         chat.type("x", end="")  # its echo shows that the prompt reads
         chat.until("x")
-        chat.press("C")
-        chat.until("continue it with:")
+        chat.interrupt_until("continue it with:")
         left = chat.until("--task-id ")
         assert chat.end() == 0
         task_id = re.search(r"--task-id ([0-9a-f\s]+)", chat.text)[1].replace("\r\n", "").strip()
