@@ -50,13 +50,15 @@ class ObservedRequest:
     access log has them: metrics need none.
     """
 
-    __slots__ = ("_agent", "_began", "_caller", "_span", "facts", "operation",
-                 "position", "system")  # fmt: skip
+    __slots__ = (
+        "_agent", "_began", "_caller", "_span", "_streams", "facts", "operation", "position",
+        "system",
+    )  # fmt: skip
 
     def __init__(
         self, operation: Operation, system: str, version: str, trace: TraceContext
     ) -> None:
-        self.operation = operation.name
+        self.operation, self._streams = operation.name, operation.streaming
         self.system = system
         self.facts: dict[str, Any] | None = {} if access.level == logging.INFO else None
         self.position = trace
@@ -118,9 +120,9 @@ class ObservedRequest:
     def _seen(self, outcome: Any) -> Any:
         if isinstance(outcome, BaseException):
             self.end(outcome)
-        elif isinstance(outcome, ItemStream):
-            return ItemStream(self._batches(outcome.batches))
-        elif isinstance(outcome, AsyncIterator):
+        elif self._streams:
+            if isinstance(outcome, ItemStream):
+                return ItemStream(self._batches(outcome.batches))
             return self._items(outcome)
         else:
             if self.facts is not None:

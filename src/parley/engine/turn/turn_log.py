@@ -135,12 +135,14 @@ class ObservedTurn:
 
     def around(self, invoke: Callable[[A], Awaitable[object]]) -> Callable[[A], Awaitable[object]]:
         """Return the call of the function, in which the span of the turn is the current span."""
+        if self._span is None:
+            return invoke
 
         async def invoked(attempt: A) -> object:
             with tracing.current(self._span, self.position.baggage):
                 return await invoke(attempt)
 
-        return invoke if self._span is None else invoked
+        return invoked
 
     def add_event(self, name: str, key: str) -> None:
         """Add an event of the function to the span: a question, or a wait for ``key``."""
