@@ -210,6 +210,18 @@ def test_masked(text: str, shown: str | None, monkeypatch: pytest.MonkeyPatch) -
     assert masked(text) == (text if shown is None else shown)
 
 
+def test_a_text_that_was_harmless_is_masked_once_a_secret_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(exposed_secrets, "_known", [])
+    monkeypatch.setattr(exposed_secrets, "_MOST_HARMLESS", 2)
+    text = "mentions known-later-1"
+    for each in (text, text, "one", "two", "three", text):
+        assert masked(each) == each
+    hide_secrets(["known-later-1"])
+    assert masked(text) == "mentions ..."
+
+
 def test_secrets_of_options_and_of_the_environment() -> None:
     options = ServerOptions(store="postgresql://u:pass-of-store@host/d", secret_key="s" * 32)
     environment = {

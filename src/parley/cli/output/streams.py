@@ -319,14 +319,17 @@ class JsonLines(logging.Formatter):
 
 def _plain(value: Any, *, masks: bool = True) -> Any:
     """Return a field as JSON can have it, without secrets if ``masks``."""
-    if isinstance(value, dict):
-        return {str(_plain(key)): _plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    if value is None or isinstance(value, bool | int | float):
-        return value
-    text = str(value).encode("utf-8", "backslashreplace").decode()
-    return masked(text) if masks else text
+    if not isinstance(value, str):
+        if isinstance(value, dict):
+            return {str(_plain(key)): _plain(each) for key, each in value.items()}
+        if isinstance(value, list | tuple):
+            return [_plain(each) for each in value]
+        if value is None or isinstance(value, bool | int | float):
+            return value
+        value = str(value)
+    if not value.isascii():
+        value = value.encode("utf-8", "backslashreplace").decode()
+    return masked(value) if masks else value
 
 
 def _duration(seconds: float | None) -> str:

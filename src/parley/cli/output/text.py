@@ -59,6 +59,8 @@ def visible(text: str) -> str:
 
     A carriage return is a line end, with or without a line feed.
     """
+    if text.isascii() and text.isprintable():
+        return text
     return _UNSAFE.sub(_escaped, _LINE_ENDS.sub("\n", text))
 
 
@@ -74,6 +76,8 @@ def visible_json(document: str) -> str:
 
     JSON has such characters only inside strings, and never after a backslash.
     """
+    if document.isascii() and document.isprintable():
+        return document
     return _UNSAFE.sub(lambda match: json.dumps(match.group())[1:-1], document)
 
 
