@@ -119,8 +119,8 @@ class _StatusInJson(msgspec.Struct):
 
 class _TaskInJson(msgspec.Struct, rename="camel"):
     id: str
-    context_id: str
     status: _StatusInJson
+    context_id: str = ""
 
 
 _TASK_IN_JSON = msgspec.json.Decoder(_TaskInJson)
