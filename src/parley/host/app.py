@@ -48,7 +48,7 @@ WORKER = (
 )
 
 
-_APP = AppKeywords.__annotations__.keys()
+_LISTENING = ServeKeywords.__annotations__.keys() - AppKeywords.__annotations__.keys()
 
 
 def asgi(agents: Agents | None = None, **options: Unpack[AppKeywords]) -> App:
@@ -68,12 +68,12 @@ def asgi(agents: Agents | None = None, **options: Unpack[AppKeywords]) -> App:
     starts and stops the agents. Raises ``ValueError`` for agents or options that cannot be served,
     and ``TypeError`` for a middleware of another type.
     """
-    if others := sorted(options.keys() & ServeKeywords.__annotations__.keys() - _APP):
+    if others := sorted(options.keys() & _LISTENING):
         raise TypeError(
             f"an app does not listen, so asgi takes no {others[0]}: give it to parley.serve, or to "
             "the server that runs the app"
         )
-    known, settings = _configured(options, store="memory:")
+    known, settings = _configured(options, unused=_LISTENING, store="memory:")
     return open_app(agents, known, settings=settings)
 
 
@@ -117,7 +117,7 @@ def open_app(
 
 
 def _configured(
-    keywords: Mapping[str, Any], **defaults: Any
+    keywords: Mapping[str, Any], *, unused: Collection[str] = (), **defaults: Any
 ) -> tuple[ServerOptions, Configuration | None]:
     """Return the options of keywords, and the sources of further ones if ``config`` names a file.
 
@@ -127,7 +127,7 @@ def _configured(
         return ServerOptions(**{**defaults, **keywords}), None
     from parley.host.configuration import configured
 
-    return configured(keywords, **defaults)
+    return configured(keywords, unused=unused, **defaults)
 
 
 def _signer_names(keys: SigningKeys | None) -> list[str]:

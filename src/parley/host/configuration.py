@@ -464,10 +464,13 @@ def _joined(value: Any) -> str:
 # -- keywords, and reloading ------------------------------------------------------------------
 
 
-def configured(keywords: Mapping[str, Any], **defaults: Any) -> tuple[ServerOptions, Configuration]:
+def configured(
+    keywords: Mapping[str, Any], *, unused: Collection[str] = (), **defaults: Any
+) -> tuple[ServerOptions, Configuration]:
     """Return the options of keywords. ``config`` names a file, which is read with the environment.
 
-    Raises ``ValueError`` with all problems.
+    Settings without an effect here, of the command and the ``unused`` ones, are logged. Raises
+    ``ValueError`` with all problems.
     """
     keywords, file = dict(keywords), keywords["config"]
     tenants = keywords.pop("tenants", None)
@@ -476,10 +479,9 @@ def configured(keywords: Mapping[str, Any], **defaults: Any) -> tuple[ServerOpti
     for text in found.warnings:
         log.warning("%s", text)
     for name, source in found.sources.items():
-        if OWNERS.get(name) is CommandOptions:
-            log.warning(
-                "%s: %s is for the command parley serve, and has no effect here", source, name
-            )
+        if (is_of_command := OWNERS.get(name) is CommandOptions) or name in unused:
+            user = "the command parley serve" if is_of_command else "parley.serve"
+            log.warning("%s: %s is for %s, and has no effect here", source, name, user)
     return msgspec.structs.replace(options, tenants=tenants), found
 
 

@@ -189,10 +189,11 @@ def test_keywords_are_stronger_than_the_file_that_config_names(
 ) -> None:
     agent, file = echo(), tmp_path / "agents.toml"
     monkeypatch.setenv("PARLEY_MAX_PARTS", "20")
-    file.write_text('max_depth = 30\nusage = true\nlog_level = "debug"\n')
+    file.write_text('max_depth = 30\nusage = true\nlog_level = "debug"\nport = 1\n')
     app = asgi(agent, config=file, limits=iter(["5/minute"]))
     assert (app.settings.max_depth, app.settings.max_parts) == (30, 20)
     assert f"{file}:3: log_level is for the command parley serve" in caplog.text
+    assert f"{file}:4: port is for parley.serve, and has no effect here" in caplog.text
     app = asgi(agent, settings=Settings(max_depth=40))  # without config, nothing is read
     assert (app.settings.max_depth, app.settings.max_parts) == (40, 1000)
     with pytest.raises(ValueError, match="max_depth is part of settings"):
