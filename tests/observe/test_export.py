@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +18,7 @@ from parley import TaskState
 from parley.model.operations import TaskPushNotificationConfig
 from parley.observe import export
 from parley.observe.export import collector_of
+from parley.observe.metrics_export import MetricsSender
 from tests.kit.processes import Running, free_port
 from tests.kit.waiting import until
 from tests.kit.webhooks import webhook
@@ -144,13 +147,30 @@ def test_an_address_that_no_spans_can_go_to_is_refused(monkeypatch: pytest.Monke
         collector_of("http://collector:4318")
 
 
-def test_a_collector_that_does_not_answer_delays_no_stop(tmp_path: Path) -> None:
-    arguments = ["serve", str(HERE / "secretive.py"), "--port", "0", "--store", "memory:"]
-    with Running([*arguments, "--otlp", "http://127.0.0.1:9"], tmp_path, **SOON) as running:
-        running.until("http://127.0.0.1")
-        before = monotonic()
-        assert running.end(signal.SIGTERM) == 0
-    assert monotonic() - before < 10  # the exporters themselves try for half a minute
+async def test_a_collector_that_does_not_answer_delays_no_stop(tmp_path: Path) -> None:
+    port = free_port()
+    arguments = ["serve", str(HERE / "secretive.py"), "--port", str(port), "--store", "memory:"]
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        arguments += ["--otlp", f"http://127.0.0.1:{silent.getsockname()[1]}"]
+        with Running(arguments, tmp_path) as running:
+            running.until("http://127.0.0.1")
+            async with parley.connect(f"http://127.0.0.1:{port}", bearer="planted-secret") as agent:
+                await agent.send("hello")  # has spans, metrics and logs
+            before = monotonic()
+            assert await asyncio.to_thread(running.end, signal.SIGTERM) == 0
+    # Less than one signal after another; the exporters themselves try for half a minute.
+    assert monotonic() - before < 2.5 * export.FLUSH_SECONDS
+
+
+@pytest.mark.parametrize(("given", "seconds"), [("500", 0.5), ("0", 60), ("1 minute", 60)])
+def test_an_interval_that_is_no_number_is_named_and_not_followed(
+    given: str, seconds: float, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", given)
+    collector = export.Collector("http://127.0.0.1:9", is_given=True)
+    sender = MetricsSender(collector, export.resource_of("Agent", "1", "r"))
+    assert sender.seconds == seconds
+    assert (f"OTEL_METRIC_EXPORT_INTERVAL={given!r}" in caplog.text) == (seconds == 60)
 
 
 PROGRAM = """

@@ -70,7 +70,7 @@ from parley.store.task_store import TaskStore
 if TYPE_CHECKING:
     from parley.client.connection import Connection
     from parley.host.metrics import HostMetrics
-    from parley.observe.export import Collector
+    from parley.observe.export import Collector, Flush
 
 # -- startup log ------------------------------------------------------------------------------
 #
@@ -511,15 +511,22 @@ class Host:
             names = ", ".join([agent.name for agent in agents])
             resource = resource_of(names, version, self.store.replica)
             keeps = self.options.settings.page
+            ends: list[Flush] = []
+
+            async def end() -> None:  # at the same time: a collector may not answer
+                await asyncio.gather(*(each() for each in ends))
+
+            self._on_stop(stack, "the export of telemetry", end)
             if (flush := start_spans(collector, resource, keeps=keeps)) is not None:
-                self._on_stop(stack, "the export of spans", flush)
+                ends.append(flush)
             if collector.wants(metrics_export.SIGNAL):
                 metrics.start()
                 self.metrics = self.metrics or self._host_metrics()
-                self.metrics.send_by(metrics_export.MetricsSender(collector, resource))
+                sender = metrics_export.MetricsSender(collector, resource)
+                self.metrics.send_by(sender)
+                ends.append(sender.send)
             if collector.wants(log_export.SIGNAL):
-                end = log_export.start_logs(collector, resource, masked)
-                self._on_stop(stack, "the export of logs", end)
+                ends.append(log_export.start_logs(collector, resource, masked))
         content = self.options.trace_content
         tracing.find(content=content)
         if content and tracing.tracer is None:

@@ -45,21 +45,17 @@ class HostMetrics:
             "sampling the metrics", self.sample, SAMPLE_SECONDS, log=_log, expected=StoreError
         )
         self._periodic = [sampling]
-        self._sender: MetricsSender | None = None
 
     def send_by(self, sender: MetricsSender) -> None:
         """Send the metrics too, from the start on."""
-        self._sender = sender
-        sending = Periodic(
-            "sending the metrics", self._send, sender.seconds, log=_log, waits_first=True
-        )
-        self._periodic[1:] = [sending]
 
-    async def _send(self) -> None:
-        assert self._sender is not None
-        with suppress(StoreError):
-            await self.sample()
-        await self._sender.send()
+        async def send() -> None:
+            with suppress(StoreError):
+                await self.sample()
+            await sender.send()
+
+        sending = Periodic("sending the metrics", send, sender.seconds, log=_log, waits_first=True)
+        self._periodic[1:] = [sending]
 
     def start(self) -> None:
         """Begin to sample, and to send."""
@@ -67,12 +63,11 @@ class HostMetrics:
             each.start()
 
     async def stop(self) -> None:
-        """Send the last metrics, and end."""
+        """Sample a last time, and end; the host sends the last metrics."""
         for each in self._periodic:
             await each.stop()
-        if self._sender is not None:
-            await self._send()
-            self._sender = None
+        with suppress(StoreError):
+            await self.sample()
         del self._periodic[1:]
 
     def _begin_counts(self) -> None:

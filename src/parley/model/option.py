@@ -169,11 +169,8 @@ class NamedOption(msgspec.Struct, frozen=True):
 
     def _read(self, given: Any) -> Any:
         kind, option = self.kind, self.option
-        if (
-            option.choices
-            and given not in option.choices
-            and (given := given.lower()) not in (option.choices)
-        ):
+        choices = option.choices
+        if choices and given not in choices and (given := given.lower()) not in choices:
             raise ValueError(f"{given!r} is not one of {', '.join(option.choices)}")
         if kind is dict:
             return _table(given, option.metavar)

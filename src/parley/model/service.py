@@ -156,8 +156,8 @@ class Once(Protocol):
 class Observation(Protocol):
     """The observation of a request, for its operator.
 
-    The service adds its ``skill`` to ``facts``, unless they are ``None``. Whoever refuses a stream
-    before its first step must ``end`` the observation: the stream itself never begins.
+    The service adds its ``skill`` to ``facts``, unless they are ``None``. A refusal of a stream
+    before its first step must ``end`` the observation, as the stream itself never begins.
     """
 
     facts: dict[str, Any] | None

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 VARIABLE = "OTEL_EXPORTER_OTLP_ENDPOINT"
 
 FLUSH_SECONDS = 2.0
-"""The time that a server that stops waits for the last spans, and metrics, and logs to be sent."""
+"""The time in which a server that stops sends the last spans, metrics and logs, all together."""
 
 log = logging.getLogger("parley.observe")
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from parley.observe.export import sent_in_time
+from parley.observe.export import log, sent_in_time
 from parley.observe.metrics import INSTRUMENTS, Instrument, start
 from parley.observe.tracing import SCOPE
 
@@ -31,6 +31,7 @@ _PROCESS = {
     ),
 }
 SIGNAL = "metrics"
+INTERVAL = "OTEL_METRIC_EXPORT_INTERVAL"
 
 _BY_TEXT_NAME = {each.text_name: each for each in INSTRUMENTS.values()} | _PROCESS
 
@@ -49,7 +50,12 @@ class MetricsSender:
     @property
     def seconds(self) -> float:
         """The time between two exports, which OpenTelemetry's variable sets in ms."""
-        return float(os.environ.get("OTEL_METRIC_EXPORT_INTERVAL", "60000")) / 1000
+        given = os.environ.get(INTERVAL, "")
+        if given.isdecimal() and int(given):
+            return int(given) / 1000
+        if given:
+            log.warning("%s=%r is no number of ms; metrics are sent each minute", INTERVAL, given)
+        return 60.0
 
     async def send(self) -> None:
         """Send the metrics, as they are now."""
